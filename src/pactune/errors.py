@@ -1,0 +1,35 @@
+"""The exception family: every error pactune raises on purpose derives from `PactuneError` and from a builtin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError"]
+
+
+class PactuneError(Exception):
+    """Base of every error that pactune raises on purpose."""
+
+
+class SettingError(PactuneError, ValueError):
+    """A setting breaks its rule; the message names the setting, the rule, the value and the remedy."""
+
+
+class DataError(PactuneError, ValueError):
+    """Data that cannot be used: empty, of unknown type, or of shapes, types or devices that do not fit."""
+
+
+class GradientError(PactuneError, RuntimeError):
+    """A gradient that the chosen estimator cannot give, or that is identically zero."""
+
+
+class DivergenceError(PactuneError, ArithmeticError):
+    """Training or the objective left the finite numbers.
+
+    Attributes:
+        result: what had been found until then, `history` included; its status is "diverged".
+    """
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
