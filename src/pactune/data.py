@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from pactune.errors import DataError, SettingError
 from pactune.streams import Streams
 
-__all__ = ["Batch", "Source", "as_source", "move"]
+__all__ = ["Batch", "Source", "as_source", "in_type", "move"]
 
 EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
 
@@ -23,18 +23,28 @@ class Batch(NamedTuple):
 
     data: Any
     rows: int
-    index: Tensor | None = None
+    numbers: Tensor | None = None
 
 
 def move(data: Any, device: torch.device) -> Any:
     """Move every tensor of a nested batch to `device`."""
+    return _map(data, lambda tensor: tensor.to(device))
+
+
+def in_type(source: Source, dtype: torch.dtype) -> Source:
+    """Return the source with its floating-point tensors in another type."""
+    return _Cast(source, dtype)
+
+
+def _map(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a function to every tensor of a nested batch."""
     if isinstance(data, Tensor):
-        return data.to(device)
+        return function(data)
     if isinstance(data, dict):
-        return {key: move(value, device) for key, value in data.items()}
+        return {key: _map(value, function) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        moved = [move(value, device) for value in data]
-        return type(data)(*moved) if hasattr(data, "_fields") else type(data)(moved)
+        parts = [_map(value, function) for value in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
     return data
 
 
@@ -55,8 +65,11 @@ class Source(ABC):
         """The number of rows, n in the theory."""
 
     @abstractmethod
-    def batch(self, step: int, streams: Streams, role: str) -> Batch:
-        """Return S^(t) for t = `step`: a new order in every epoch, a function of seed, role and step."""
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        """Return S^(t) for t = `step`: a new order in every epoch, a function of seed, role and step.
+
+        A source that can only be read in order keeps one reading position per `lane`.
+        """
 
     @abstractmethod
     def epoch(self) -> Iterator[Batch]:
@@ -73,7 +86,7 @@ class _Indexed(Source):
     def __init__(self, rows: int, *, batch_size: int | None, shuffle: bool, drop_last: bool) -> None:
         if rows == 0:
             raise DataError("the data set is empty: it needs at least one row")
-        if batch_size is not None and not 1 <= batch_size:
+        if batch_size is not None and not batch_size >= 1:
             raise SettingError(f"`batch_size` must be at least 1 or None for all rows, got {batch_size}")
         self._rows_total = rows
         self._size = min(batch_size or rows, rows)
@@ -106,7 +119,7 @@ class _Indexed(Source):
             self._order = (key, torch.randperm(self.rows, generator=torch.Generator().manual_seed(key)))
         return self._order[1]
 
-    def batch(self, step: int, streams: Streams, role: str) -> Batch:
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
         if self._size == self.rows:
             return self._whole()
         epoch, position = divmod(step, self._per_epoch)
@@ -165,8 +178,7 @@ class _Loader(Source):
 
     def __init__(self, loader: DataLoader[Any], *, device: torch.device) -> None:
         self._loader, self._device = loader, device
-        self._iterator: Iterator[Any] | None = None
-        self._next = 0
+        self._lanes: dict[str, tuple[int, Iterator[Batch]]] = {}
         self._count: int | None = None
 
     @property
@@ -175,31 +187,59 @@ class _Loader(Source):
             self._count = sum(batch.rows for batch in self.epoch())
         return self._count
 
-    def batch(self, step: int, streams: Streams, role: str) -> Batch:
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        position, stream = self._lanes.get(lane, (0, self._forever()))
         if step == 0:
-            self._iterator, self._next = None, 0
-        if step != self._next:
+            position, stream = 0, self._forever()
+        if step < position:
             raise DataError(
-                f"the {role} DataLoader has a sampler of its own, so step {step} cannot be replayed out of order; "
-                "pass its dataset with `batch_size=` instead"
+                f"the {role} DataLoader has a sampler of its own, so step {step} cannot be replayed after step "
+                f"{position - 1}; pass its dataset with `batch_size=` instead"
             )
-        self._next += 1
-        return self._draw()
-
-    def _draw(self) -> Batch:
-        for _ in range(2):
-            if self._iterator is None:
-                self._iterator = iter(self._loader)
-            for data in self._iterator:
-                moved = move(data, self._device)
-                return Batch(moved, _rows(moved))
-            self._iterator = None
-        raise DataError("the DataLoader yields no batch: it is empty")
+        for _ in range(step - position):
+            next(stream)
+        self._lanes[lane] = (step + 1, stream)
+        return next(stream)
 
     def epoch(self) -> Iterator[Batch]:
         for data in self._loader:
             moved = move(data, self._device)
             yield Batch(moved, _rows(moved))
+
+    def _forever(self) -> Iterator[Batch]:
+        while True:
+            empty = True
+            for batch in self.epoch():
+                empty = False
+                yield batch
+            if empty:
+                raise DataError("the DataLoader yields no batch: it is empty")
+
+
+class _Cast(Source):
+    """Another source with its floating-point tensors in another type."""
+
+    def __init__(self, source: Source, dtype: torch.dtype) -> None:
+        self._source, self._dtype = source, dtype
+
+    @property
+    def rows(self) -> int:
+        return self._source.rows
+
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        return self._cast(self._source.batch(step, streams, role, lane))
+
+    def epoch(self) -> Iterator[Batch]:
+        return map(self._cast, self._source.epoch())
+
+    def evaluation(self) -> Iterator[Batch]:
+        return map(self._cast, self._source.evaluation())
+
+    def _cast(self, batch: Batch) -> Batch:
+        def convert(tensor: Tensor) -> Tensor:
+            return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+        return batch._replace(data=_map(batch.data, convert))
 
 
 def _length(dataset: Any) -> int:

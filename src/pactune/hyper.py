@@ -143,7 +143,7 @@ class Initialization(nn.Module):
 
     def initial(self, params: Params) -> Params:
         """Return θ_0 = λ for the parameters it holds, the draw from P_0 for others."""
-        return {name: self.values[_key(name)] if _key(name) in self.values else p for name, p in params.items()}
+        return {name: self.values.get(_key(name), p) for name, p in params.items()}
 
 
 class ExampleWeights(nn.Module):

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pactune.data import Batch, Source, as_source
-from pactune.errors import DataError, GradientError, SettingError
+from pactune.data import Batch, Source, as_source, in_type
+from pactune.errors import DataError, SettingError
 from pactune.hyper import holders
-from pactune.trees import Params, add, map_tree
+from pactune.trees import Params, map_tree
 
 __all__ = ["Evaluation", "Problem"]
 
 Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
+T = TypeVar("T")
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
-
-EXPECTED_CLOSURE = "it is called as loss(model, batch, hyper)"
 
 
 class Evaluation(NamedTuple):
@@ -101,9 +101,9 @@ class Problem:
         self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
         self._loss, self._train_loss, self._valid_loss = loss, train_loss, valid_loss
         self._metrics = metrics or (_accuracy if loss is not None else None)
-        self._penalties = holders(hyper, "penalty")
-        self._rates = holders(hyper, "learning_rates")
-        self._initials = holders(hyper, "initial")
+        self._penalties: list[Any] = [*holders(hyper, "penalty")]
+        self._rates: list[Any] = [*holders(hyper, "learning_rates")]
+        self._initials: list[Any] = [*holders(hyper, "initial")]
         self._weighers = holders(hyper, "weigh") if loss is not None else []
         if len(self._weighers) > 1:
             raise SettingError(f"at most one hyperparameter module may weigh examples, got {len(self._weighers)}")
@@ -123,12 +123,32 @@ class Problem:
         return dict(self.model.named_buffers())
 
     @torch.no_grad()
+    def load_hyper(self, values: Params) -> None:
+        """Copy λ into the user's own hyper module."""
+        for name, value in self.hyperparameters().items():
+            value.copy_(values[name])
+
+    @torch.no_grad()
     def load(self, params: Params, buffers: Params) -> None:
         """Copy θ and the buffers into the user's own model."""
         for name, value in self.parameters().items():
             value.copy_(params[name])
         for name, value in self.buffers().items():
             value.copy_(buffers[name])
+
+    def in_type(self, dtype: torch.dtype) -> Problem:
+        """Return the same problem on copies of model and hyper in another floating-point type."""
+        model, hyper = copy.deepcopy((self.model, self.hyper))
+        return Problem(
+            model.to(dtype),
+            hyper.to(dtype),
+            train=in_type(self.train, dtype),
+            valid=in_type(self.valid, dtype),
+            loss=self._loss,
+            train_loss=self._train_loss,
+            valid_loss=self._valid_loss,
+            metrics=self._metrics,
+        )
 
     # Structure
 
@@ -232,9 +252,11 @@ class Problem:
             return self._train_loss(model, batch.data, hyper)
         if not self._weighers:
             return self._short(model, batch)
-        if batch.index is None:
+        if batch.numbers is None:
             raise DataError("example weights need rows known by number: pass tensors or a Dataset as `train`")
-        return self._weighers[0].weigh(self._short(model, batch, reduction="none"), batch.index)  # type: ignore[no-any-return, operator]
+        weigher: Any = self._weighers[0]
+        weighed: Tensor = weigher.weigh(self._short(model, batch, reduction="none"), batch.numbers)
+        return weighed
 
     def _valid_closure(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
         if self._valid_loss is not None:
@@ -254,11 +276,13 @@ class Problem:
         if not isinstance(value, Tensor) or value.ndim != 0:
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise SettingError(f"the {role} loss must be a scalar tensor, the mean over the rows, got {what}")
-        return value  # type: ignore[no-any-return]
+        return value
 
-    def _with_hyper(self, hyper: Params, function: Callable[[], Any]) -> Any:
+    def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
+        """Call a function while the hyper module holds `hyper`."""
         tensors = self._names.tensors({}, hyper, {})
-        return functional_call(self._pair, tensors, (lambda _model, _hyper: function(),), tie_weights=False)
+        value: T = functional_call(self._pair, tensors, (lambda _model, _hyper: function(),), tie_weights=False)
+        return value
 
 
 class _Names:
@@ -321,7 +345,7 @@ def _inputs_and_target(data: Any) -> tuple[Any, ...]:
     if isinstance(data, (tuple, list)) and len(data) >= 2:
         return tuple(data)
     raise DataError(
-        "with `loss=` every batch must be a tuple (inputs, target); for other batches pass `train_loss` and `valid_loss`"
+        "with `loss=` every batch must be a tuple (inputs, target); otherwise pass `train_loss` and `valid_loss`"
     )
 
 

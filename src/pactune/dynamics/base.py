@@ -50,7 +50,6 @@ class Dynamics(ABC):
 
     def slots(self, params: Params) -> Slots:
         """Return what the dynamics remembers at θ_0."""
-        del params
         return {}
 
     @abstractmethod

@@ -33,7 +33,9 @@ class Langevin(Dynamics):
     def __post_init__(self) -> None:
         _check_positive("lr", self.lr)
         if not self.inverse_temperature > 0:
-            raise SettingError(f"`inverse_temperature` must be positive (∞ for no noise), got {self.inverse_temperature}")
+            raise SettingError(
+                f"`inverse_temperature` must be positive (∞ for no noise), got {self.inverse_temperature}"
+            )
 
     def inverse_temperature_or_none(self) -> float | None:
         """Return τ where it is finite."""

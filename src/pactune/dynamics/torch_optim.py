@@ -76,6 +76,8 @@ def _memory(optimizer: torch.optim.Optimizer, owned: Params) -> Slots:
                 continue
             if not isinstance(value, Tensor):
                 kind = type(optimizer).__name__
-                raise SettingError(f"`inner`: {kind} keeps `{slot}` as {type(value).__name__}; only tensors are carried")
+                raise SettingError(
+                    f"`inner`: {kind} keeps `{slot}` as {type(value).__name__}; only tensors are carried"
+                )
             slots.setdefault(slot, {})[name] = value.detach()
     return slots

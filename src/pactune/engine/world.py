@@ -30,6 +30,7 @@ class World:
         streams: the seed.
         stochastic: whether forwards draw random numbers.
         initial: P_0 as a function of a generator; None re-initialises the model's modules.
+        lane: the reading position in sources that can only be read in order.
     """
 
     problem: Problem
@@ -37,11 +38,12 @@ class World:
     streams: Streams
     stochastic: bool
     initial: Initial | None = None
+    lane: str = ""
 
     def ticks(self, step: int, chains: int) -> list[Tick]:
         """Return what each chain meets at an inner step counted over the whole run; the mini-batches are shared."""
-        train = self.problem.train.batch(step, self.streams, "train")
-        valid = self.problem.valid.batch(step, self.streams, "valid")
+        train = self.problem.train.batch(step, self.streams, "train", self.lane)
+        valid = self.problem.valid.batch(step, self.streams, "valid", self.lane)
         return [Tick(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in range(chains)]
 
     def draw(self, round_index: int, chain: int) -> Params:
@@ -83,8 +85,9 @@ class World:
             with forked_rng(self.problem.device):
                 seed_forward(self.problem.device, key)
                 for module in model.modules():
-                    if callable(getattr(module, "reset_parameters", None)):
-                        module.reset_parameters()
+                    reset = getattr(module, "reset_parameters", None)
+                    if callable(reset):
+                        reset()
             return clone(self.problem.parameters())
         finally:
             self.problem.load(before, buffers)

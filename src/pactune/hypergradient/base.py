@@ -82,9 +82,12 @@ class Estimator(ABC):
     def reach(self, inner_steps: int) -> int:
         """Return through how many steps of the dynamics it differentiates."""
 
+    @abstractmethod
+    def anchor(self, t: int, inner_steps: int) -> int:
+        """Return the step whose iterate is held fixed when a function of θ_t is differentiated; t ≤ T."""
+
     def memory(self, inner_steps: int) -> int:
         """Return how many past steps the tape must keep."""
-        del inner_steps
         return 0
 
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
@@ -96,11 +99,10 @@ class Estimator(ABC):
             dynamics: the inner dynamics.
             count: the number of hyperparameters.
         """
-        del count
         if not dynamics.differentiable and self.reach(inner_steps) > 1:
             raise SettingError(
-                f"`{role}={self}` differentiates through {self.reach(inner_steps)} steps, which a torch.optim optimizer "
-                "does not allow; use SGD, Adam or Langevin as `inner`, or Truncated(0) or Truncated(1)"
+                f"`{role}={self}` differentiates through {self.reach(inner_steps)} steps, which an optimizer of "
+                "torch.optim does not allow; use SGD, Adam or Langevin as `inner`, or Truncated(0) or Truncated(1)"
             )
 
 

@@ -35,6 +35,10 @@ class ForwardMode(Estimator):
         """Return T: nothing is cut off."""
         return inner_steps
 
+    def anchor(self, t: int, inner_steps: int) -> int:
+        """Return 0: nothing is held fixed."""
+        return 0
+
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
         """Raise where there are too many hyperparameters, or the dynamics cannot be differentiated."""
         if count > self.limit:
@@ -59,7 +63,6 @@ class _Running(Running):
         self._sum = zeros_like(tape.hyper)
 
     def observe(self, record: Record, seen: Observation) -> Params:
-        del record
         assert seen.by_hyper is not None
         assert seen.by_params is not None
         found = add(seen.by_hyper, self._project(seen.by_params))
@@ -74,14 +77,13 @@ class _Running(Running):
         return self._sum
 
     def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
-        del state
         return add(final.by_hyper, self._project(final.by_params))
 
     def _project(self, by_params: Params) -> Params:
         """Return ⟨∂/∂θ, dθ_t/dλ_i⟩ for every i, in the shapes of λ."""
         zero = next(iter(by_params.values())).new_zeros(())
         flat = torch.stack([zero if t is None else dot(by_params, t.params) for t in self._tangents])
-        parts = flat.split([value.numel() for value in self._tape.hyper.values()])
+        parts = torch.split(flat, [value.numel() for value in self._tape.hyper.values()])
         return {name: part.view_as(value) for (name, value), part in zip(self._tape.hyper.items(), parts, strict=True)}
 
     def _initial(self, direction: Params) -> Adjoint | None:
@@ -118,12 +120,12 @@ def _dual(values: Params, tangents: Params | None) -> Params:
     fresh = {name: value.detach().requires_grad_() for name, value in values.items()}
     if tangents is None:
         return fresh
-    return {name: forward_ad.make_dual(value, tangents[name]) for name, value in fresh.items()}
+    return {name: forward_ad.make_dual(value, tangents[name]) for name, value in fresh.items()}  # type: ignore[no-untyped-call]
 
 
 def _tangents(values: Params) -> Params:
     def tangent(value: Tensor) -> Tensor:
-        found = forward_ad.unpack_dual(value).tangent
+        found = forward_ad.unpack_dual(value).tangent  # type: ignore[no-untyped-call]
         return torch.zeros_like(value).detach() if found is None else found.detach()
 
     return {name: tangent(value) for name, value in values.items()}

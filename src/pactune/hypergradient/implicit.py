@@ -39,7 +39,6 @@ class Identity(LinearSolver):
 
     def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
         """Return αb."""
-        del hessian
         return scale(self.alpha if self.alpha is not None else learning_rate, b)
 
 
@@ -91,7 +90,6 @@ class ConjugateGradient(LinearSolver):
 
     def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
         """Return the iterate after at most `steps` products."""
-        del learning_rate
         v, residual, direction = zeros_like(b), b, b
         rho = dot(b, b)
         stop = self.tolerance**2 * rho
@@ -129,8 +127,11 @@ class Implicit(Estimator):
 
     def reach(self, inner_steps: int) -> int:
         """Return 0: no step of the dynamics is differentiated."""
-        del inner_steps
         return 0
+
+    def anchor(self, t: int, inner_steps: int) -> int:
+        """Return t: no step is differentiated."""
+        return t
 
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
         """Raise for a solver that is none."""

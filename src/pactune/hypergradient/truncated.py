@@ -35,12 +35,14 @@ class Truncated(Estimator):
 
     def reach(self, inner_steps: int) -> int:
         """Return k."""
-        del inner_steps
         return self.k
+
+    def anchor(self, t: int, inner_steps: int) -> int:
+        """Return t − k, or the start of the round."""
+        return max(0, t - self.k)
 
     def memory(self, inner_steps: int) -> int:
         """Return k: as many past iterates are kept."""
-        del inner_steps
         return self.k
 
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
@@ -61,7 +63,6 @@ class _Running(Running):
         self.by_params = k > 0
 
     def observe(self, record: Record, seen: Observation) -> Params:
-        del record
         assert seen.by_hyper is not None
         found = seen.by_hyper
         if self._k:
@@ -75,7 +76,6 @@ class _Running(Running):
         return self._sum
 
     def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
-        del state
         if not self._k:
             return final.by_hyper
         return add(final.by_hyper, sweep(self._trajectory, self._tape, Adjoint(final.by_params, {}), self._k))

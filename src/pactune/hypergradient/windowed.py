@@ -34,6 +34,10 @@ class Windowed(Estimator):
         """Return the length of a window."""
         return min(self.w, inner_steps)
 
+    def anchor(self, t: int, inner_steps: int) -> int:
+        """Return the start of the window; θ_T belongs to the last one."""
+        return self.w * ((t - 1 if t == inner_steps else t) // self.w)
+
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
         """Raise where w is larger than T, or the dynamics cannot be differentiated."""
         if self.w > inner_steps:
@@ -56,7 +60,6 @@ class _Running(Running):
         self._first = True
 
     def observe(self, record: Record, seen: Observation) -> None:
-        del record
         assert seen.by_hyper is not None
         assert seen.by_params is not None
         self._close_full_window()
@@ -75,7 +78,6 @@ class _Running(Running):
         return add(self._sum, self._sweep(Adjoint(last, {}), self._window[: len(earlier)], earlier))
 
     def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
-        del state
         return add(final.by_hyper, self._sweep(Adjoint(final.by_params, {}), self._window, []))
 
     def _close_full_window(self) -> None:

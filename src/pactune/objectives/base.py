@@ -65,7 +65,10 @@ class Objective(ABC):
             a, b = leaves(train), leaves(valid)
             value = self.summand(a, b, context)
             found = torch.autograd.grad(value, [*a.values(), *b.values()], allow_unused=True)
-        parts = [torch.zeros_like(like) if g is None else g for like, g in zip([*a.values(), *b.values()], found, strict=True)]
+        parts = [
+            torch.zeros_like(like) if g is None else g
+            for like, g in zip([*a.values(), *b.values()], found, strict=True)
+        ]
         return Measured(
             value.detach(), dict(zip(a, parts[: len(a)], strict=True)), dict(zip(b, parts[len(a) :], strict=True))
         )

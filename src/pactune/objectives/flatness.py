@@ -31,5 +31,4 @@ class Flatness(Objective):
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return ‖∇R_T‖²."""
-        del valid, context
         return dot(train, train)

@@ -41,7 +41,6 @@ class PACBayes(Objective):
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return ‖clip(∇R_T) − clip(∇R_V)‖²."""
-        del context
         difference = sub(clip(train, self.clip_train), clip(valid, self.clip_valid))
         return dot(difference, difference)
 

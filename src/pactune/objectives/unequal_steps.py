@@ -60,5 +60,4 @@ class UnequalSteps(Objective):
 
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
         """Return 1: the step sizes are inside the summand."""
-        del learning_rate, beta
         return 1.0
