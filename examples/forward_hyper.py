@@ -1,0 +1,59 @@
+"""A hyperparameter in the model's forward: a gate on every input feature, most of which are noise.
+
+The model takes the gates as a second argument, and the two closures of `Problem` pass them in. The gates act as feature
+selection: training stops after 30 steps, so a feature with a small gate is learned slowly and stays small.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import pactune as pt
+
+
+class Gates(nn.Module):
+    """A number in (0, 1) for every feature."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(features))
+
+    def value(self) -> torch.Tensor:
+        """Return the gates."""
+        return torch.sigmoid(self.logits)
+
+
+class GatedLinear(nn.Linear):
+    """A linear model of gated features."""
+
+    def forward(self, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        """Return predictions."""
+        return super().forward(gates * x)
+
+
+def loss(model, batch, hyper):
+    x, y = batch
+    return F.mse_loss(model(x, hyper.value()), y)
+
+
+torch.manual_seed(0)
+x = torch.randn(1060, 20)
+y = x[:, :3].sum(1, keepdim=True) + torch.randn(1060, 1)  # three features matter, 17 do not
+
+model, gates = GatedLinear(20, 1), Gates(20)
+problem = pt.Problem(model, gates, train=(x[:30], y[:30]), valid=(x[30:60], y[30:60]), train_loss=loss, valid_loss=loss)
+tuner = pt.Tuner(
+    problem,
+    inner=pt.SGD(lr=0.1),
+    inner_steps=30,
+    outer=torch.optim.Adam(gates.parameters(), lr=0.2),
+    objective=pt.PACBayes(zeta=1e-2),
+    hypergradient=pt.Windowed(30),
+    restart=True,
+)
+result = tuner.fit(outer_steps=25, test=(x[60:], y[60:]))
+
+opened = gates.value().detach()
+print(f"mean gate of the 3 true features:   {opened[:3].mean():.2f}")
+print(f"mean gate of the 17 noise features: {opened[3:].mean():.2f}")
+print(f"test risk, tuned / plain:           {result.kept['test_risk']:.3f} / {result.plain.test_risk.iloc[-1]:.3f}")
