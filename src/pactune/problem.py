@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError
 from pactune.hyper import holders
+from pactune.swap import Places, call_with, owner
 from pactune.trees import Params, map_tree
 
 __all__ = ["Evaluation", "Problem"]
@@ -31,18 +31,6 @@ class Evaluation(NamedTuple):
     def columns(self, prefix: str) -> dict[str, float]:
         """Return the values as columns of a history, `valid_risk` and so on."""
         return {f"{prefix}_risk": self.risk, **{f"{prefix}_{name}": value for name, value in self.metrics.items()}}
-
-
-class _Pair(nn.Module):
-    """Model and hyper under one roof, so that one functional call replaces the tensors of both."""
-
-    def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.hyper = hyper
-
-    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(self.model, self.hyper, *args)
 
 
 class Problem:
@@ -94,7 +82,6 @@ class Problem:
         _check_modules(model, hyper)
         _check_losses(loss, train_loss, valid_loss)
         self.model, self.hyper = model, hyper
-        self._pair = _Pair(model, hyper)
         self._names = _Names(model, hyper)
         self.device, self.dtype = self._names.place()
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
@@ -271,8 +258,9 @@ class Problem:
     def _call(
         self, closure: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch, role: str
     ) -> Tensor:
-        tensors = self._names.tensors(params, hyper, buffers)
-        value = functional_call(self._pair, tensors, (closure, batch), tie_weights=False)
+        names = self._names
+        parts = [(names.params, params), (names.hyper, hyper), (names.buffers, buffers)]
+        value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=names.buffers)
         if not isinstance(value, Tensor) or value.ndim != 0:
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise SettingError(f"the {role} loss must be a scalar tensor, the mean over the rows, got {what}")
@@ -280,13 +268,11 @@ class Problem:
 
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
-        tensors = self._names.tensors({}, hyper, {})
-        value: T = functional_call(self._pair, tensors, (lambda _model, _hyper: function(),), tie_weights=False)
-        return value
+        return call_with([(self._names.hyper, hyper)], function)
 
 
 class _Names:
-    """Who is θ, who is λ, and under which names the pair of modules knows them (ties included)."""
+    """Who is θ, who is λ, and where the modules keep them (ties included)."""
 
     def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
         self._model, self._hyper = model, hyper
@@ -298,12 +284,18 @@ class _Names:
             raise SettingError(f"{type(hyper).__name__} has no parameter that requires a gradient: nothing to tune")
         self._own, self._lambda = list(own), list(hyper_ids.values())
         own_ids = {id(p): name for name, p in own.items()}
-        every = list(model.named_parameters(remove_duplicate=False))
-        self._param_aliases = [(f"model.{n}", own_ids[id(p)]) for n, p in every if id(p) in own_ids]
-        inside = [(f"model.{n}", hyper_ids[id(p)]) for n, p in every if id(p) in hyper_ids]
-        every_hyper = hyper.named_parameters(remove_duplicate=False)
-        self._hyper_aliases = inside + [(f"hyper.{n}", hyper_ids[id(p)]) for n, p in every_hyper if id(p) in hyper_ids]
-        self.hyper_inside_model = bool(inside)
+        self.params, self.hyper, self.buffers = Places(), Places(), Places()
+        for name, p in model.named_parameters(remove_duplicate=False):
+            if id(p) in own_ids:
+                self.params.add(own_ids[id(p)], *owner(model, name))
+            elif id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(model, name))
+        for name, p in hyper.named_parameters(remove_duplicate=False):
+            if id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(hyper, name))
+        for name, _ in model.named_buffers():
+            self.buffers.add(name, *owner(model, name))
+        self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
 
     def parameters(self) -> Params:
         every = dict(self._model.named_parameters())
@@ -312,13 +304,6 @@ class _Names:
     def hyperparameters(self) -> Params:
         every = dict(self._hyper.named_parameters())
         return {name: every[name].detach() for name in self._lambda}
-
-    def tensors(self, params: Params, hyper: Params, buffers: Params) -> Params:
-        """Return the replacement of every tensor under its name in the pair."""
-        replaced = {alias: params[name] for alias, name in self._param_aliases if name in params}
-        replaced |= {alias: hyper[name] for alias, name in self._hyper_aliases}
-        replaced |= {f"model.{name}": value for name, value in buffers.items()}
-        return replaced
 
     def place(self) -> tuple[torch.device, torch.dtype]:
         """Return the one device and the one type of all parameters."""
