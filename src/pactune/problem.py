@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -20,6 +22,8 @@ __all__ = ["Evaluation", "Problem"]
 Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
 T = TypeVar("T")
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
+
+MOST_BLOCKS = 256  # calls of a loss that only knows means, when single rows are judged
 
 
 class Evaluation(NamedTuple):
@@ -137,6 +141,12 @@ class Problem:
             metrics=self._metrics,
         )
 
+    def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
+        """Return the problem on some rows only; model and hyper are shared."""
+        twin = copy.copy(self)
+        twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
+        return twin
+
     # Structure
 
     @property
@@ -211,16 +221,25 @@ class Problem:
 
     # Evaluation of the user's own model
 
-    @torch.no_grad()
     def evaluate(self, source: Source) -> Evaluation:
         """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty."""
-        flags = {module: module.training for module in self.model.modules()}
-        self.model.eval()
-        try:
+        with _evaluating(self.model):
             return self._average(source.evaluation())
-        finally:
-            for module, flag in flags.items():
-                module.training = flag
+
+    def row_losses(self, source: Source) -> Tensor:
+        """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
+
+        A loss of `torch.nn.functional` is asked for `reduction="none"`. Any other is called on one row at a time, or
+        on blocks of rows where there are more than `MOST_BLOCKS`.
+        """
+        with _evaluating(self.model):
+            if self._loss is not None and "reduction" in inspect.signature(self._loss).parameters:
+                batches = source.evaluation()
+                parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
+                return torch.cat(parts).double().cpu()
+            blocks = torch.arange(source.rows).tensor_split(min(source.rows, MOST_BLOCKS))
+            batches = (next(source.subset(block).epoch()) for block in blocks)
+            return torch.stack([self._valid_closure(self.model, self.hyper, b) for b in batches]).double().cpu()
 
     def _average(self, batches: Iterator[Batch]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
@@ -269,6 +288,19 @@ class Problem:
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
         return call_with([(self._names.hyper, hyper)], function)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model into `eval()` mode without gradients, and every module's flag back afterwards."""
+    flags = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
 
 
 class _Names:
