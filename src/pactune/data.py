@@ -79,6 +79,14 @@ class Source(ABC):
         """Go once over all rows, in batches that fit an evaluation without gradients."""
         return self.epoch()
 
+    def subset(self, rows: Tensor) -> Source:
+        """Return a source of some rows only.
+
+        Raises:
+            DataError: the source cannot be asked for rows by number.
+        """
+        raise DataError("rows cannot be chosen from a DataLoader with a sampler of its own; pass its dataset instead")
+
 
 class _Indexed(Source):
     """A data set whose rows can be asked for by index."""
@@ -138,6 +146,24 @@ class _Indexed(Source):
             return
         for start in range(0, self.rows, size):
             yield self._make(torch.arange(start, min(start + size, self.rows)))
+
+    def subset(self, rows: Tensor) -> Source:
+        return _Subset(self, rows)
+
+
+class _Subset(_Indexed):
+    """Some rows of another source, which keep their numbers."""
+
+    def __init__(self, base: _Indexed, rows: Tensor) -> None:
+        batch_size = None if base._size == base.rows else base._size
+        super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
+        self._base, self._chosen = base, rows
+
+    def _take(self, index: Tensor) -> Any:
+        return self._base._take(self._chosen[index])
+
+    def _make(self, index: Tensor) -> Batch:
+        return Batch(self._take(index), len(index), self._chosen[index])
 
 
 class _Tensors(_Indexed):

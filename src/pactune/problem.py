@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError
 from pactune.hyper import holders
+from pactune.swap import Places, call_with, owner
 from pactune.trees import Params, map_tree
 
 __all__ = ["Evaluation", "Problem"]
@@ -20,6 +22,8 @@ __all__ = ["Evaluation", "Problem"]
 Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
 T = TypeVar("T")
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
+
+MOST_BLOCKS = 256  # calls of a loss that only knows means, when single rows are judged
 
 
 class Evaluation(NamedTuple):
@@ -31,18 +35,6 @@ class Evaluation(NamedTuple):
     def columns(self, prefix: str) -> dict[str, float]:
         """Return the values as columns of a history, `valid_risk` and so on."""
         return {f"{prefix}_risk": self.risk, **{f"{prefix}_{name}": value for name, value in self.metrics.items()}}
-
-
-class _Pair(nn.Module):
-    """Model and hyper under one roof, so that one functional call replaces the tensors of both."""
-
-    def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.hyper = hyper
-
-    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(self.model, self.hyper, *args)
 
 
 class Problem:
@@ -94,7 +86,6 @@ class Problem:
         _check_modules(model, hyper)
         _check_losses(loss, train_loss, valid_loss)
         self.model, self.hyper = model, hyper
-        self._pair = _Pair(model, hyper)
         self._names = _Names(model, hyper)
         self.device, self.dtype = self._names.place()
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
@@ -149,6 +140,12 @@ class Problem:
             valid_loss=self._valid_loss,
             metrics=self._metrics,
         )
+
+    def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
+        """Return the problem on some rows only; model and hyper are shared."""
+        twin = copy.copy(self)
+        twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
+        return twin
 
     # Structure
 
@@ -224,16 +221,25 @@ class Problem:
 
     # Evaluation of the user's own model
 
-    @torch.no_grad()
     def evaluate(self, source: Source) -> Evaluation:
         """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty."""
-        flags = {module: module.training for module in self.model.modules()}
-        self.model.eval()
-        try:
+        with _evaluating(self.model):
             return self._average(source.evaluation())
-        finally:
-            for module, flag in flags.items():
-                module.training = flag
+
+    def row_losses(self, source: Source) -> Tensor:
+        """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
+
+        A loss of `torch.nn.functional` is asked for `reduction="none"`. Any other is called on one row at a time, or
+        on blocks of rows where there are more than `MOST_BLOCKS`.
+        """
+        with _evaluating(self.model):
+            if self._loss is not None and "reduction" in inspect.signature(self._loss).parameters:
+                batches = source.evaluation()
+                parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
+                return torch.cat(parts).double().cpu()
+            blocks = torch.arange(source.rows).tensor_split(min(source.rows, MOST_BLOCKS))
+            batches = (next(source.subset(block).epoch()) for block in blocks)
+            return torch.stack([self._valid_closure(self.model, self.hyper, b) for b in batches]).double().cpu()
 
     def _average(self, batches: Iterator[Batch]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
@@ -271,8 +277,9 @@ class Problem:
     def _call(
         self, closure: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch, role: str
     ) -> Tensor:
-        tensors = self._names.tensors(params, hyper, buffers)
-        value = functional_call(self._pair, tensors, (closure, batch), tie_weights=False)
+        names = self._names
+        parts = [(names.params, params), (names.hyper, hyper), (names.buffers, buffers)]
+        value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=names.buffers)
         if not isinstance(value, Tensor) or value.ndim != 0:
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise SettingError(f"the {role} loss must be a scalar tensor, the mean over the rows, got {what}")
@@ -280,13 +287,24 @@ class Problem:
 
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
-        tensors = self._names.tensors({}, hyper, {})
-        value: T = functional_call(self._pair, tensors, (lambda _model, _hyper: function(),), tie_weights=False)
-        return value
+        return call_with([(self._names.hyper, hyper)], function)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Put the model into `eval()` mode without gradients, and every module's flag back afterwards."""
+    flags = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
 
 
 class _Names:
-    """Who is θ, who is λ, and under which names the pair of modules knows them (ties included)."""
+    """Who is θ, who is λ, and where the modules keep them (ties included)."""
 
     def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
         self._model, self._hyper = model, hyper
@@ -298,12 +316,18 @@ class _Names:
             raise SettingError(f"{type(hyper).__name__} has no parameter that requires a gradient: nothing to tune")
         self._own, self._lambda = list(own), list(hyper_ids.values())
         own_ids = {id(p): name for name, p in own.items()}
-        every = list(model.named_parameters(remove_duplicate=False))
-        self._param_aliases = [(f"model.{n}", own_ids[id(p)]) for n, p in every if id(p) in own_ids]
-        inside = [(f"model.{n}", hyper_ids[id(p)]) for n, p in every if id(p) in hyper_ids]
-        every_hyper = hyper.named_parameters(remove_duplicate=False)
-        self._hyper_aliases = inside + [(f"hyper.{n}", hyper_ids[id(p)]) for n, p in every_hyper if id(p) in hyper_ids]
-        self.hyper_inside_model = bool(inside)
+        self.params, self.hyper, self.buffers = Places(), Places(), Places()
+        for name, p in model.named_parameters(remove_duplicate=False):
+            if id(p) in own_ids:
+                self.params.add(own_ids[id(p)], *owner(model, name))
+            elif id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(model, name))
+        for name, p in hyper.named_parameters(remove_duplicate=False):
+            if id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(hyper, name))
+        for name, _ in model.named_buffers():
+            self.buffers.add(name, *owner(model, name))
+        self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
 
     def parameters(self) -> Params:
         every = dict(self._model.named_parameters())
@@ -312,13 +336,6 @@ class _Names:
     def hyperparameters(self) -> Params:
         every = dict(self._hyper.named_parameters())
         return {name: every[name].detach() for name in self._lambda}
-
-    def tensors(self, params: Params, hyper: Params, buffers: Params) -> Params:
-        """Return the replacement of every tensor under its name in the pair."""
-        replaced = {alias: params[name] for alias, name in self._param_aliases if name in params}
-        replaced |= {alias: hyper[name] for alias, name in self._hyper_aliases}
-        replaced |= {f"model.{name}": value for name, value in buffers.items()}
-        return replaced
 
     def place(self) -> tuple[torch.device, torch.dtype]:
         """Return the one device and the one type of all parameters."""
