@@ -28,6 +28,7 @@ check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 docs: $(STAMP)
+	$(BIN)/python docs/make_api.py
 	$(BIN)/mkdocs build --strict
 
 clean:

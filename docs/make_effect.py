@@ -51,10 +51,16 @@ def collect(zetas: list[float], draws: int, outer_steps: int) -> Curves:
     for draw in range(draws):
         for zeta in zetas:
             result = run(draw, zeta, outer_steps)
-            curves[f"{zeta:g}"].append([row["test_accuracy"] for row in result.rows])
+            curves[f"{zeta:g}"].append(_accuracies(result.rows, outer_steps))
             if zeta == 0:
-                curves[PLAIN].append([row["test_accuracy"] for row in result.plain_rows])
+                curves[PLAIN].append(_accuracies(result.plain_rows, outer_steps))
     return curves
+
+
+def _accuracies(rows: list[dict[str, float]], outer_steps: int) -> list[float]:
+    """Return the test accuracies; a run that ends early, its gradient exactly 0, stays where it ended."""
+    found = [row["test_accuracy"] for row in rows]
+    return found + found[-1:] * (outer_steps - len(found))
 
 
 def draw_curves(curves: Curves, path: Path) -> None:
@@ -79,7 +85,7 @@ def draw_curves(curves: Curves, path: Path) -> None:
 def main() -> None:
     """Read the command line, run, then draw or print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=8)
+    parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--outer-steps", type=int, default=100)
     parser.add_argument("--zetas", type=float, nargs="+", default=[0.0, 1e-5])
     parser.add_argument("--table", action="store_true")
