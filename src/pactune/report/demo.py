@@ -90,10 +90,11 @@ def _curves(runs: DemoRuns, column: str, title: str) -> Figure:
 
 def _trials(result: Result) -> Figure:
     names = list(dict.fromkeys(str(row["candidate"]) for row in result.trials))
+    styles = {"plain": (4, "dot"), "ζ = 0": (0, "solid")}
     lines = []
-    for color, name in enumerate(names):
+    for name in names:
         rows = [row for row in result.trials if row["candidate"] == name]
-        lines.append(_curve(name, rows, "score", color))
+        lines.append(_curve(name, rows, "score", *styles.get(name, (1, "solid"))))
     return Figure("held-out score", "outer step", "score (smaller is better)", lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .35rem .9
 th { text-align: left; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
 footer { color: #66717f; font-size: .85rem; margin-top: 3rem; }
 """
+NUMERIC = re.compile(r"[-+−]?[\d.]+(e[-+]?\d+)?( %)?")
 NUMBER = ' class="number"'
 COLORS = ("#c0392b", "#1f6fb2", "#2c8a57", "#8e6bbf", "#7f8c8d", "#d68910")
 
@@ -90,8 +92,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(text: str) -> str:
-    number = text.replace(".", "", 1).replace("-", "").replace("e", "").replace("%", "").strip().isdigit()
-    return f"<td{NUMBER if number else ''}>{html.escape(text)}</td>"
+    return f"<td{NUMBER if NUMERIC.fullmatch(text) else ''}>{html.escape(text)}</td>"
 
 
 def _figure(figure: Figure, name: str) -> str:
