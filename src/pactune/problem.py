@@ -95,7 +95,7 @@ class Problem:
         _check_losses(loss, train_loss, valid_loss)
         self.model, self.hyper = model, hyper
         self._pair = _Pair(model, hyper)
-        self._names = _Names(model, hyper)
+        self._names = _Names(self._pair)
         self.device, self.dtype = self._names.place()
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
         self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
@@ -288,22 +288,22 @@ class Problem:
 class _Names:
     """Who is θ, who is λ, and under which names the pair of modules knows them (ties included)."""
 
-    def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
-        self._model, self._hyper = model, hyper
-        hyper_ids = {id(p): name for name, p in hyper.named_parameters() if p.requires_grad}
-        own = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in hyper_ids}
-        if not own:
-            raise SettingError(f"{type(model).__name__} has no trainable parameter of its own")
+    def __init__(self, pair: _Pair) -> None:
+        self._model, self._hyper = pair.model, pair.hyper
+        hyper_ids = {id(p): name for name, p in self._hyper.named_parameters() if p.requires_grad}
+        own_ids = {
+            id(p): name for name, p in self._model.named_parameters() if p.requires_grad and id(p) not in hyper_ids
+        }
+        if not own_ids:
+            raise SettingError(f"{type(self._model).__name__} has no trainable parameter of its own")
         if not hyper_ids:
-            raise SettingError(f"{type(hyper).__name__} has no parameter that requires a gradient: nothing to tune")
-        self._own, self._lambda = list(own), list(hyper_ids.values())
-        own_ids = {id(p): name for name, p in own.items()}
-        every = list(model.named_parameters(remove_duplicate=False))
-        self._param_aliases = [(f"model.{n}", own_ids[id(p)]) for n, p in every if id(p) in own_ids]
-        inside = [(f"model.{n}", hyper_ids[id(p)]) for n, p in every if id(p) in hyper_ids]
-        every_hyper = hyper.named_parameters(remove_duplicate=False)
-        self._hyper_aliases = inside + [(f"hyper.{n}", hyper_ids[id(p)]) for n, p in every_hyper if id(p) in hyper_ids]
-        self.hyper_inside_model = bool(inside)
+            kind = type(self._hyper).__name__
+            raise SettingError(f"{kind} has no parameter that requires a gradient: nothing to tune")
+        self._own, self._lambda = list(own_ids.values()), list(hyper_ids.values())
+        slots = list(_slots(pair))
+        self._param_aliases = [(slot, own_ids[id(p)]) for slot, p in slots if id(p) in own_ids]
+        self._hyper_aliases = [(slot, hyper_ids[id(p)]) for slot, p in slots if id(p) in hyper_ids]
+        self.hyper_inside_model = any(id(p) in hyper_ids for p in self._model.parameters())
 
     def parameters(self) -> Params:
         every = dict(self._model.named_parameters())
@@ -328,6 +328,17 @@ class _Names:
             found = ", ".join(sorted(f"{device}/{dtype}" for device, dtype in places))
             raise SettingError(f"model and hyper must be on one device and of one type, got {found}; use `.to(...)`")
         return places.pop()
+
+
+def _slots(pair: _Pair) -> Iterator[tuple[str, Tensor]]:
+    """Yield every place that holds a parameter, each once.
+
+    A module that is reached under two names, as a hyper module inside the model is, must be named once: a functional
+    call that replaces the same place twice puts back the replacement and not the parameter.
+    """
+    for prefix, module in pair.named_modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            yield (f"{prefix}.{name}" if prefix else name), parameter
 
 
 def _penalty_gradient(module: Any, params: Params) -> Params:
