@@ -89,7 +89,8 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
 def _in_double(tuner: Tuner) -> tuple[Plan, Lane]:
     """Return plan and chains of the tuner on a float64 copy of its problem."""
     problem = tuner.problem.in_type(torch.float64)
-    problem.model.train(tuner.problem.model.training)
+    if not problem.model.training:
+        problem.model.train()
     plan, lane = tuner.plan(tuner.zeta), tuner.lane
     world = replace(tuner.world, problem=problem, lane="check")
     states = [_double_state(state) for state in lane.states] if lane.states is not None else None

@@ -73,8 +73,9 @@ class Fit:
     def run(self) -> Result:
         """Run to the end, to convergence, to Ctrl-C or to divergence; in each case there is a result."""
         listeners = [*progress_for(self.settings.progress), *self.settings.callbacks]
-        self.tuner.prepare(self.plan.zeta)
-        status, failure = self._loop(listeners)
+        with self.tuner.problem.training_mode():
+            self.tuner.prepare(self.plan.zeta)
+            status, failure = self._loop(listeners)
         result = self._result(status)
         for listener in listeners:
             listener.on_fit_end(self.tuner, result)
@@ -173,9 +174,11 @@ class _PlainRun:
             self._lane.run(self._plan, start)
         present = clone(problem.hyperparameters())
         problem.load_hyper(start)
-        tuner.publish(self._lane)
-        self.rows.append({"outer_step": self._lane.rounds, **_evaluations(tuner, self._test)})
-        problem.load_hyper(present)
+        try:
+            tuner.publish(self._lane)
+            self.rows.append({"outer_step": self._lane.rounds, **_evaluations(tuner, self._test)})
+        finally:
+            problem.load_hyper(present)
 
 
 def _without_path(plan: Plan) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch.func import functional_call
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError
 from pactune.hyper import holders
+from pactune.streams import forked_rng, seed_forward
 from pactune.trees import Params, map_tree
 
 __all__ = ["Evaluation", "Problem"]
@@ -227,13 +229,16 @@ class Problem:
     @torch.no_grad()
     def evaluate(self, source: Source) -> Evaluation:
         """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty."""
-        flags = {module: module.training for module in self.model.modules()}
-        self.model.eval()
-        try:
+        with _mode(self.model, training=False), forked_rng(self.device):
+            seed_forward(self.device, 0)
             return self._average(source.evaluation())
-        finally:
-            for module, flag in flags.items():
-                module.training = flag
+
+    def training_mode(self) -> AbstractContextManager[None]:
+        """Put a model that is in `eval()` into training mode, and every flag back on exit.
+
+        A model in training mode is left alone, since parts of it may be in `eval()` on purpose.
+        """
+        return nullcontext() if self.model.training else _mode(self.model, training=True)
 
     def _average(self, batches: Iterator[Batch]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
@@ -243,6 +248,8 @@ class Problem:
             found = self._metrics(self.model, batch.data) if self._metrics else {}
             for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
+        if not rows:
+            raise DataError("a data set to evaluate is empty: it needs at least one row")
         return Evaluation(risk / rows, {name: value / rows for name, value in sums.items()})
 
     # Inner workings
@@ -330,6 +337,18 @@ class _Names:
         return places.pop()
 
 
+@contextmanager
+def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set the mode of all modules, and put their own flags back on exit."""
+    flags = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
+
+
 def _slots(pair: _Pair) -> Iterator[tuple[str, Tensor]]:
     """Yield every place that holds a parameter, each once.
 
@@ -363,10 +382,12 @@ def _inputs_and_target(data: Any) -> tuple[Any, ...]:
 def _accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
     """Return the share of right answers where the target is a class number, else nothing."""
     *inputs, target = _inputs_and_target(data)
-    if target.is_floating_point() or target.ndim != 1:
+    if not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
         return {}
     scores = model(*inputs)
-    return {"accuracy": (scores.argmax(1) == target).double().mean()} if scores.ndim == 2 else {}
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        return {}
+    return {"accuracy": (scores.argmax(1) == target).double().mean()}
 
 
 def _check_modules(model: object, hyper: object) -> None:
