@@ -75,7 +75,7 @@ class World:
         """Draw θ_0 from the modules' own `reset_parameters`, and leave the model as it was."""
         model = self.problem.model
         before = clone({**dict(model.named_parameters()), **self.problem.buffers()})
-        missing = _without_reset(model)
+        missing = _without_reset(model, set(self.problem.parameters()))
         if missing:
             raise SettingError(
                 f"θ_0 has to be drawn anew, but {', '.join(missing)} has no `reset_parameters`; "
@@ -107,12 +107,12 @@ def _restore(model: nn.Module, values: Params) -> None:
         tensor.copy_(values[name])
 
 
-def _without_reset(model: nn.Module) -> list[str]:
-    """Return the modules that own parameters but cannot re-initialise them."""
+def _without_reset(model: nn.Module, names: set[str]) -> list[str]:
+    """Return the modules that own some of θ but cannot re-initialise it."""
     return [
         f"{type(module).__name__} ({name or 'the model itself'})"
         for name, module in model.named_modules()
-        if any(p.requires_grad for p in module.parameters(recurse=False))
+        if any((f"{name}.{own}" if name else own) in names for own, _ in module.named_parameters(recurse=False))
         and not callable(getattr(module, "reset_parameters", None))
     ]
 
