@@ -212,5 +212,5 @@ def test_schedule_that_leaves_the_positive_numbers_is_refused() -> None:
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
     tuner = pt.Tuner(given, inner=pt.Langevin(lambda t: 0.1 - t, 10.0), inner_steps=3, outer=outer)
-    with pytest.raises(pt.SettingError, match="schedule gave -0.9 at 1"):
+    with pytest.raises(pt.SettingError, match=r"schedule gave -0\.9 at 1"):
         tuner.hypergradient()

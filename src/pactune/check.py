@@ -102,7 +102,7 @@ def _gradient(plan: Plan, hyper: Params, paths: list[Path]) -> Params:
     drawn = [path.drawn for path in paths if path.drawn is not None]
     starts = [path.states[0] for path in paths]
     ticks = [[path.ticks[t] for path in paths] for t in range(plan.inner_steps)]
-    return run_round(plan, starts, hyper, lambda t: ticks[t], drawn=drawn or None).gradient
+    return run_round(plan, starts, hyper, lambda t: ticks[t], drawn=drawn or None).gradient(plan.zeta)
 
 
 def _difference(plan: Plan, paths: list[Path], hyper: Params, v: Params) -> Tensor:

@@ -112,7 +112,7 @@ class Fit:
         except BaseException:
             problem.load_hyper(hyper)
             raise
-        tuner.set_pending(outcome.gradient)
+        tuner.set_pending(outcome.gradient(self.plan.zeta))
         self.plain.follow(tuner.lane)
         tuner.publish(tuner.lane)
         row: Row = {

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError
 from pactune.hyper import holders
 from pactune.streams import forked_rng, seed_forward
+from pactune.swap import Places, call_with, owner
 from pactune.trees import Params, map_tree
 
 __all__ = ["Evaluation", "Problem"]
@@ -33,18 +33,6 @@ class Evaluation(NamedTuple):
     def columns(self, prefix: str) -> dict[str, float]:
         """Return the values as columns of a history, `valid_risk` and so on."""
         return {f"{prefix}_risk": self.risk, **{f"{prefix}_{name}": value for name, value in self.metrics.items()}}
-
-
-class _Pair(nn.Module):
-    """Model and hyper under one roof, so that one functional call replaces the tensors of both."""
-
-    def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.hyper = hyper
-
-    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(self.model, self.hyper, *args)
 
 
 class Problem:
@@ -96,8 +84,7 @@ class Problem:
         _check_modules(model, hyper)
         _check_losses(loss, train_loss, valid_loss)
         self.model, self.hyper = model, hyper
-        self._pair = _Pair(model, hyper)
-        self._names = _Names(self._pair)
+        self._names = _Names(model, hyper)
         self.device, self.dtype = self._names.place()
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
         self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
@@ -278,8 +265,9 @@ class Problem:
     def _call(
         self, closure: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch, role: str
     ) -> Tensor:
-        tensors = self._names.tensors(params, hyper, buffers)
-        value = functional_call(self._pair, tensors, (closure, batch), tie_weights=False)
+        names = self._names
+        parts = [(names.params, params), (names.hyper, hyper), (names.buffers, buffers)]
+        value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=names.buffers)
         if not isinstance(value, Tensor) or value.ndim != 0:
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise SettingError(f"the {role} loss must be a scalar tensor, the mean over the rows, got {what}")
@@ -287,30 +275,34 @@ class Problem:
 
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
-        tensors = self._names.tensors({}, hyper, {})
-        value: T = functional_call(self._pair, tensors, (lambda _model, _hyper: function(),), tie_weights=False)
-        return value
+        return call_with([(self._names.hyper, hyper)], function)
 
 
 class _Names:
-    """Who is θ, who is λ, and under which names the pair of modules knows them (ties included)."""
+    """Who is θ, who is λ, and where the modules keep them (ties included)."""
 
-    def __init__(self, pair: _Pair) -> None:
-        self._model, self._hyper = pair.model, pair.hyper
-        hyper_ids = {id(p): name for name, p in self._hyper.named_parameters() if p.requires_grad}
-        own_ids = {
-            id(p): name for name, p in self._model.named_parameters() if p.requires_grad and id(p) not in hyper_ids
-        }
-        if not own_ids:
-            raise SettingError(f"{type(self._model).__name__} has no trainable parameter of its own")
+    def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
+        self._model, self._hyper = model, hyper
+        hyper_ids = {id(p): name for name, p in hyper.named_parameters() if p.requires_grad}
+        own = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in hyper_ids}
+        if not own:
+            raise SettingError(f"{type(model).__name__} has no trainable parameter of its own")
         if not hyper_ids:
-            kind = type(self._hyper).__name__
-            raise SettingError(f"{kind} has no parameter that requires a gradient: nothing to tune")
-        self._own, self._lambda = list(own_ids.values()), list(hyper_ids.values())
-        slots = list(_slots(pair))
-        self._param_aliases = [(slot, own_ids[id(p)]) for slot, p in slots if id(p) in own_ids]
-        self._hyper_aliases = [(slot, hyper_ids[id(p)]) for slot, p in slots if id(p) in hyper_ids]
-        self.hyper_inside_model = any(id(p) in hyper_ids for p in self._model.parameters())
+            raise SettingError(f"{type(hyper).__name__} has no parameter that requires a gradient: nothing to tune")
+        self._own, self._lambda = list(own), list(hyper_ids.values())
+        own_ids = {id(p): name for name, p in own.items()}
+        self.params, self.hyper, self.buffers = Places(), Places(), Places()
+        for name, p in model.named_parameters(remove_duplicate=False):
+            if id(p) in own_ids:
+                self.params.add(own_ids[id(p)], *owner(model, name))
+            elif id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(model, name))
+        for name, p in hyper.named_parameters(remove_duplicate=False):
+            if id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(hyper, name))
+        for name, _ in model.named_buffers():
+            self.buffers.add(name, *owner(model, name))
+        self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
 
     def parameters(self) -> Params:
         every = dict(self._model.named_parameters())
@@ -319,13 +311,6 @@ class _Names:
     def hyperparameters(self) -> Params:
         every = dict(self._hyper.named_parameters())
         return {name: every[name].detach() for name in self._lambda}
-
-    def tensors(self, params: Params, hyper: Params, buffers: Params) -> Params:
-        """Return the replacement of every tensor under its name in the pair."""
-        replaced = {alias: params[name] for alias, name in self._param_aliases if name in params}
-        replaced |= {alias: hyper[name] for alias, name in self._hyper_aliases}
-        replaced |= {f"model.{name}": value for name, value in buffers.items()}
-        return replaced
 
     def place(self) -> tuple[torch.device, torch.dtype]:
         """Return the one device and the one type of all parameters."""
@@ -347,17 +332,6 @@ def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     finally:
         for module, flag in flags.items():
             module.training = flag
-
-
-def _slots(pair: _Pair) -> Iterator[tuple[str, Tensor]]:
-    """Yield every place that holds a parameter, each once.
-
-    A module that is reached under two names, as a hyper module inside the model is, must be named once: a functional
-    call that replaces the same place twice puts back the replacement and not the parameter.
-    """
-    for prefix, module in pair.named_modules():
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            yield (f"{prefix}.{name}" if prefix else name), parameter
 
 
 def _penalty_gradient(module: Any, params: Params) -> Params:

@@ -122,7 +122,7 @@ class Tuner:
             self.prepare(plan.zeta)
             outcome = self.lane.run(plan, self.problem.hyperparameters())
         value, _ = self.measure(outcome, plan.zeta)
-        self.fill_gradients(outcome.gradient)
+        self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
         return value
 
@@ -228,7 +228,7 @@ class Tuner:
         """
         risk, regularizer = float(outcome.risk), float(outcome.regularizer)
         value = ObjectiveValue(risk, regularizer, risk + zeta * regularizer)
-        length = float(norm(outcome.gradient)) if outcome.gradient else 0.0
+        length = float(norm(outcome.gradient(zeta)))
         if not (math.isfinite(value.total) and math.isfinite(length)):
             raise DivergenceError(
                 f"the objective or its gradient is not finite (risk {risk:.4g}, regularizer {regularizer:.4g}, "
