@@ -66,6 +66,18 @@ def make_fixture() -> Make:
     return make_tuner
 
 
+@pytest.fixture(name="classes")
+def classes_fixture() -> Callable[..., tuple[Tensor, Tensor]]:
+    """The maker of small data sets."""
+    return classes
+
+
+@pytest.fixture(name="linear")
+def linear_fixture() -> Callable[..., nn.Module]:
+    """The maker of linear classifiers."""
+    return linear
+
+
 @pytest.fixture
 def rng_untouched() -> Any:
     """Fail when the test moves torch's global generator."""
