@@ -215,10 +215,15 @@ class Problem:
 
     @torch.no_grad()
     def evaluate(self, source: Source) -> Evaluation:
-        """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty."""
+        """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty.
+
+        In the general form the training set is evaluated by `train_loss`, whose batches may be of another structure.
+        """
+        general = source is self.train and self._train_loss is not None
+        closure = self._train_closure if general else self._valid_closure
         with _mode(self.model, training=False), forked_rng(self.device):
             seed_forward(self.device, 0)
-            return self._average(source.evaluation())
+            return self._average(source.evaluation(), closure)
 
     def training_mode(self) -> AbstractContextManager[None]:
         """Put a model that is in `eval()` into training mode, and every flag back on exit.
@@ -227,11 +232,11 @@ class Problem:
         """
         return nullcontext() if self.model.training else _mode(self.model, training=True)
 
-    def _average(self, batches: Iterator[Batch]) -> Evaluation:
+    def _average(self, batches: Iterator[Batch], closure: Callable[..., Tensor]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
         for batch in batches:
             rows += batch.rows
-            risk += batch.rows * float(self._valid_closure(self.model, self.hyper, batch))
+            risk += batch.rows * float(closure(self.model, self.hyper, batch))
             found = self._metrics(self.model, batch.data) if self._metrics else {}
             for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
