@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -81,9 +81,23 @@ class Source(ABC):
         """Go once over all rows, in batches that fit an evaluation without gradients."""
         return self.epoch()
 
+    def subset(self, rows: Tensor) -> Source:
+        """Return a source of some rows only.
+
+        Raises:
+            DataError: the source cannot be asked for rows by number.
+        """
+        raise DataError("rows cannot be chosen from a DataLoader with a sampler of its own; pass its dataset instead")
+
 
 class _Indexed(Source):
-    """A data set whose rows can be asked for by index."""
+    """A data set whose rows can be asked for by index.
+
+    Attributes:
+        draws: whether making a row may draw from torch's global generator, as an augmentation does.
+    """
+
+    draws: bool = False
 
     def __init__(self, rows: int, *, batch_size: int | None, shuffle: bool, drop_last: bool) -> None:
         if rows == 0:
@@ -122,6 +136,10 @@ class _Indexed(Source):
         return self._order[1]
 
     def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        with _seeded(streams.key("rows", role, step)) if self.draws else nullcontext():
+            return self._batch(step, streams, role)
+
+    def _batch(self, step: int, streams: Streams, role: str) -> Batch:
         if self._size == self.rows:
             return self._whole()
         epoch, position = divmod(step, self._per_epoch)
@@ -129,17 +147,38 @@ class _Indexed(Source):
         return self._make(order[position * self._size : (position + 1) * self._size])
 
     def epoch(self) -> Iterator[Batch]:
-        yield from self._chunks(self._size)
+        return self._chunks(self._size)
 
     def evaluation(self) -> Iterator[Batch]:
-        yield from self._chunks(max(self._size, EVALUATION_ROWS))
+        return self._chunks(max(self._size, EVALUATION_ROWS))
 
     def _chunks(self, size: int) -> Iterator[Batch]:
+        return _quietly(self._ordered(size)) if self.draws else self._ordered(size)
+
+    def _ordered(self, size: int) -> Iterator[Batch]:
         if size >= self.rows:
             yield self._whole()
             return
         for start in range(0, self.rows, size):
             yield self._make(torch.arange(start, min(start + size, self.rows)))
+
+    def subset(self, rows: Tensor) -> Source:
+        return _Subset(self, rows)
+
+
+class _Subset(_Indexed):
+    """Some rows of another source, which keep their numbers."""
+
+    def __init__(self, base: _Indexed, rows: Tensor) -> None:
+        batch_size = None if base._size == base.rows else base._size
+        super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
+        self._base, self._chosen, self.draws = base, rows, base.draws
+
+    def _take(self, index: Tensor) -> Any:
+        return self._base._take(self._chosen[index])
+
+    def _make(self, index: Tensor) -> Batch:
+        return Batch(self._take(index), len(index), self._chosen[index])
 
 
 class _Tensors(_Indexed):
@@ -158,6 +197,8 @@ class _Tensors(_Indexed):
 class _Rows(_Indexed):
     """Rows of a map-style `Dataset`."""
 
+    draws = True
+
     def __init__(
         self,
         dataset: Dataset[Any],
@@ -173,13 +214,6 @@ class _Rows(_Indexed):
 
     def _take(self, index: Tensor) -> Any:
         return move(self._collate([self._dataset[int(i)] for i in index]), self._device)
-
-    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
-        with _seeded(streams.key("rows", role, step)):
-            return super().batch(step, streams, role, lane)
-
-    def _chunks(self, size: int) -> Iterator[Batch]:
-        return _quietly(super()._chunks(size))
 
 
 class _Loader(Source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +23,8 @@ __all__ = ["Evaluation", "Problem"]
 Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
 T = TypeVar("T")
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
+
+MOST_BLOCKS = 256  # calls of a loss that only knows means, when single rows are judged
 
 
 class Evaluation(NamedTuple):
@@ -139,6 +142,12 @@ class Problem:
             metrics=self._metrics,
         )
 
+    def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
+        """Return the problem on some rows only; model and hyper are shared."""
+        twin = copy.copy(self)
+        twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
+        return twin
+
     # Structure
 
     @property
@@ -213,7 +222,6 @@ class Problem:
 
     # Evaluation of the user's own model
 
-    @torch.no_grad()
     def evaluate(self, source: Source) -> Evaluation:
         """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty.
 
@@ -221,9 +229,23 @@ class Problem:
         """
         general = source is self.train and self._train_loss is not None
         closure = self._train_closure if general else self._valid_closure
-        with _mode(self.model, training=False), forked_rng(self.device):
-            seed_forward(self.device, 0)
+        with _evaluating(self.model, self.device):
             return self._average(source.evaluation(), closure)
+
+    def row_losses(self, source: Source) -> Tensor:
+        """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
+
+        A loss of `torch.nn.functional` is asked for `reduction="none"`. Any other is called on one row at a time, or
+        on blocks of rows where there are more than `MOST_BLOCKS`.
+        """
+        with _evaluating(self.model, self.device):
+            if self._loss is not None and "reduction" in inspect.signature(self._loss).parameters:
+                batches = source.evaluation()
+                parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
+                return torch.cat(parts).double().cpu()
+            blocks = torch.arange(source.rows).tensor_split(min(source.rows, MOST_BLOCKS))
+            batches = (next(source.subset(block).epoch()) for block in blocks)
+            return torch.stack([self._valid_closure(self.model, self.hyper, b) for b in batches]).double().cpu()
 
     def training_mode(self) -> AbstractContextManager[None]:
         """Put a model that is in `eval()` into training mode, and every flag back on exit.
@@ -281,6 +303,14 @@ class Problem:
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
         return call_with([(self._names.hyper, hyper)], function)
+
+
+@contextmanager
+def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Put the model into `eval()` mode without gradients and with fixed draws, and all back as it was afterwards."""
+    with _mode(model, training=False), forked_rng(device), torch.no_grad():
+        seed_forward(device, 0)
+        yield
 
 
 class _Names:

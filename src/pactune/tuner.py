@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pactune.callbacks import Callback
+from pactune.auto import fit_auto, runs_of
+from pactune.callbacks import Callback, progress_for
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engine import Initial, Lane, Outcome, Plan, World, consumes_randomness
 from pactune.errors import DivergenceError, SettingError
@@ -18,7 +19,7 @@ from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
 from pactune.hypergradient.entries import Setting, check_entries
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.objectives import Objective, PACBayes
+from pactune.objectives import AutoZeta, Objective, PACBayes
 from pactune.problem import Problem
 from pactune.result import Result
 from pactune.streams import Streams
@@ -161,18 +162,39 @@ class Tuner:
             keep=keep,
             tolerance=tolerance,
             callbacks=tuple(callbacks),
-            progress=progress,
             plain_steps=plain_steps,
             on_divergence=on_divergence,
         )
-        return Fit(self, settings, self.zeta).run()
+        rule = AutoZeta() if self.objective.zeta == "auto" else self.objective.zeta
+        runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
+        with progress_for(progress, total=outer_steps * runs) as shown:
+            if isinstance(rule, AutoZeta):
+                return fit_auto(self, settings, rule, shown)
+            return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
+
+    def on(self, problem: Problem) -> Tuner:
+        """Return a tuner with the same settings on another problem with the same modules, at its start."""
+        return Tuner(
+            problem,
+            inner=self.inner,
+            inner_steps=self.inner_steps,
+            outer=self.outer,
+            objective=self.objective,
+            hypergradient=self.risk_estimator,
+            path_hypergradient=self.path_estimator,
+            chains=self.chains,
+            restart=self.restart,
+            online=self.online,
+            seed=self.seed,
+            initial=self.initial,
+        )
 
     # What a round is made of
 
     @property
     def zeta(self) -> float:
         """ζ as a number."""
-        if self.objective.zeta == "auto":
+        if self.objective.zeta == "auto" or isinstance(self.objective.zeta, AutoZeta):
             raise SettingError('`zeta="auto"` is chosen by `fit`; for a single round pass a number or "theory"')
         if self.objective.zeta == "theory":
             return self.objective.theory_zeta(self.inner.learning_rate(0), self.beta)
