@@ -89,8 +89,9 @@ class Fit:
 
     def run(self) -> Result:
         """Run to the end, to convergence, to Ctrl-C or to divergence; in each case there is a result."""
-        self.tuner.prepare(self.plan.zeta if self._relative is None else 1.0)
-        status, failure = self._loop()
+        with self.tuner.problem.training_mode():
+            self.tuner.prepare(self.plan.zeta if self._relative is None else 1.0)
+            status, failure = self._loop()
         result = self._result(status)
         for listener in self.settings.callbacks:
             listener.on_fit_end(self.tuner, result)
@@ -208,12 +209,14 @@ class _PlainRun:
             self._lane.run(self._plan, start)
         present = clone(problem.hyperparameters())
         problem.load_hyper(start)
-        tuner.publish(self._lane)
         row: Row = {"outer_step": self._lane.rounds}
-        row |= evaluations(tuner, self._test) if self._settings.evaluate else {}
-        for listener in self._settings.callbacks:
-            listener.on_plain_step(tuner, row)
-        problem.load_hyper(present)
+        try:
+            tuner.publish(self._lane)
+            row |= evaluations(tuner, self._test) if self._settings.evaluate else {}
+            for listener in self._settings.callbacks:
+                listener.on_plain_step(tuner, row)
+        finally:
+            problem.load_hyper(present)
         self.rows.append(row)
         choice = self._settings.choice
         if choice is None or len(self.rows) <= choice.step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError
 from pactune.hyper import holders
+from pactune.streams import forked_rng, seed_forward
 from pactune.swap import Places, call_with, owner
 from pactune.trees import Params, map_tree
 
@@ -222,9 +223,14 @@ class Problem:
     # Evaluation of the user's own model
 
     def evaluate(self, source: Source) -> Evaluation:
-        """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty."""
-        with _evaluating(self.model):
-            return self._average(source.evaluation())
+        """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty.
+
+        In the general form the training set is evaluated by `train_loss`, whose batches may be of another structure.
+        """
+        general = source is self.train and self._train_loss is not None
+        closure = self._train_closure if general else self._valid_closure
+        with _evaluating(self.model, self.device):
+            return self._average(source.evaluation(), closure)
 
     def row_losses(self, source: Source) -> Tensor:
         """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
@@ -232,7 +238,7 @@ class Problem:
         A loss of `torch.nn.functional` is asked for `reduction="none"`. Any other is called on one row at a time, or
         on blocks of rows where there are more than `MOST_BLOCKS`.
         """
-        with _evaluating(self.model):
+        with _evaluating(self.model, self.device):
             if self._loss is not None and "reduction" in inspect.signature(self._loss).parameters:
                 batches = source.evaluation()
                 parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
@@ -241,14 +247,23 @@ class Problem:
             batches = (next(source.subset(block).epoch()) for block in blocks)
             return torch.stack([self._valid_closure(self.model, self.hyper, b) for b in batches]).double().cpu()
 
-    def _average(self, batches: Iterator[Batch]) -> Evaluation:
+    def training_mode(self) -> AbstractContextManager[None]:
+        """Put a model that is in `eval()` into training mode, and every flag back on exit.
+
+        A model in training mode is left alone, since parts of it may be in `eval()` on purpose.
+        """
+        return nullcontext() if self.model.training else _mode(self.model, training=True)
+
+    def _average(self, batches: Iterator[Batch], closure: Callable[..., Tensor]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
         for batch in batches:
             rows += batch.rows
-            risk += batch.rows * float(self._valid_closure(self.model, self.hyper, batch))
+            risk += batch.rows * float(closure(self.model, self.hyper, batch))
             found = self._metrics(self.model, batch.data) if self._metrics else {}
             for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
+        if not rows:
+            raise DataError("a data set to evaluate is empty: it needs at least one row")
         return Evaluation(risk / rows, {name: value / rows for name, value in sums.items()})
 
     # Inner workings
@@ -291,16 +306,11 @@ class Problem:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model into `eval()` mode without gradients, and every module's flag back afterwards."""
-    flags = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag
+def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Put the model into `eval()` mode without gradients and with fixed draws, and all back as it was afterwards."""
+    with _mode(model, training=False), forked_rng(device), torch.no_grad():
+        seed_forward(device, 0)
+        yield
 
 
 class _Names:
@@ -347,6 +357,18 @@ class _Names:
         return places.pop()
 
 
+@contextmanager
+def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set the mode of all modules, and put their own flags back on exit."""
+    flags = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
+
+
 def _penalty_gradient(module: Any, params: Params) -> Params:
     """Return a module's own closed form, or the derivative of its penalty."""
     if hasattr(module, "penalty_gradient"):
@@ -369,10 +391,12 @@ def _inputs_and_target(data: Any) -> tuple[Any, ...]:
 def _accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
     """Return the share of right answers where the target is a class number, else nothing."""
     *inputs, target = _inputs_and_target(data)
-    if target.is_floating_point() or target.ndim != 1:
+    if not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
         return {}
     scores = model(*inputs)
-    return {"accuracy": (scores.argmax(1) == target).double().mean()} if scores.ndim == 2 else {}
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        return {}
+    return {"accuracy": (scores.argmax(1) == target).double().mean()}
 
 
 def _check_modules(model: object, hyper: object) -> None:

@@ -105,6 +105,7 @@ class Tuner:
         """Run one round of T inner steps from the current state and fill `.grad` of every hyperparameter.
 
         θ moves on and is copied into the user's model; λ does not move. Step your own optimizer, and call again.
+        After a `fit`, the outer step that it left for its next round is made first.
 
         Returns:
             risk, regularizer √Y, and total = risk + ζ·√Y.
@@ -117,8 +118,10 @@ class Tuner:
         if self.online:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         plan = self.plan(self.zeta)
-        self.prepare(plan.zeta)
-        outcome = self.lane.run(plan, self.problem.hyperparameters())
+        self.move_hyper()
+        with self.problem.training_mode():
+            self.prepare(plan.zeta)
+            outcome = self.lane.run(plan, self.problem.hyperparameters())
         value, _ = self.measure(outcome, plan.zeta)
         self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
@@ -227,9 +230,7 @@ class Tuner:
         return Plan(trajectory, self.inner_steps, zeta, self.risk_estimator, self.path_estimator)
 
     def prepare(self, zeta: float) -> None:
-        """Check, before the first round, that all can be differentiated, and put the model into training mode."""
-        if not self.problem.model.training:
-            self.problem.model.train()
+        """Check, before the first round, that all can be differentiated."""
         setting = Setting(
             self.objective, self.risk_estimator, self.path_estimator, self.inner_steps, self.restart, zeta
         )
@@ -297,6 +298,8 @@ class Tuner:
         for name, value in (("inner_steps", self.inner_steps), ("chains", self.chains)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SettingError(f"`{name}` must be a whole number ≥ 1, got {value!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise SettingError(f"`seed` must be a whole number, got {self.seed!r}")
         if not isinstance(self.objective, Objective):
             raise SettingError(f"`objective` must be PACBayes(...) or another objective, got {self.objective!r}")
         self._check_outer()

@@ -134,7 +134,7 @@ def run_round(
         tick_list: Sequence[Tick] = []
         for t in range(plan.inner_steps):
             tick_list = ticks(t)
-            current = clone(hyper) if on_step is not None and plan.memory else hyper
+            current = clone(hyper) if on_step is not None else hyper
             seen = [chain.step(tick, current) for chain, tick in zip(chains, tick_list, strict=True)]
             if on_step is not None:
                 on_step(_online_gradient(plan.zeta, seen, hyper))
