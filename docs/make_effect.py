@@ -78,7 +78,7 @@ def draw_curves(curves: Curves, path: Path) -> None:
     axis.set_ylabel("test accuracy, %")
     axis.set_title("650 weight decays tuned on 50 validation images (digits)", fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=9, loc="lower left")
+    axis.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0.06, 0.0))
     figure.savefig(path, dpi=120)
 
 
