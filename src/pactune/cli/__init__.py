@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pactune import __version__
+from pactune.cli.demo import demo
 from pactune.errors import PactuneError
 
 __all__ = ["app", "main"]
@@ -21,6 +22,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.command()(demo)
 
 _debug = False
 
@@ -51,3 +54,6 @@ def main() -> None:
             raise
         typer.echo(f"pactune: {error}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("pactune: interrupted", err=True)
+        sys.exit(130)
