@@ -81,6 +81,17 @@ class Source(ABC):
         """Go once over all rows, in batches that fit an evaluation without gradients."""
         return self.epoch()
 
+    def first(self) -> Batch:
+        """Return one batch, to try things out on.
+
+        Raises:
+            DataError: there is none.
+        """
+        batch = next(self.epoch(), None)
+        if batch is None:
+            raise DataError("a DataLoader yields no batch: it is empty, or can be read only once")
+        return batch
+
     def subset(self, rows: Tensor) -> Source:
         """Return a source of some rows only.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError
-from pactune.hyper import holders
+from pactune.hyper import ExampleWeights, holders
 from pactune.streams import forked_rng, seed_forward
 from pactune.swap import Places, call_with, owner
 from pactune.trees import Params, map_tree
@@ -99,6 +99,12 @@ class Problem:
         self._weighers = holders(hyper, "weigh") if loss is not None else []
         if len(self._weighers) > 1:
             raise SettingError(f"at most one hyperparameter module may weigh examples, got {len(self._weighers)}")
+        for weigher in self._weighers:
+            if isinstance(weigher, ExampleWeights) and len(weigher.logits) < self.train.rows:
+                raise SettingError(
+                    f"`hyper` has {len(weigher.logits)} example weights and `train` {self.train.rows} rows; "
+                    "use ExampleWeights(rows)"
+                )
 
     # The state of the modules, as dictionaries
 

@@ -124,7 +124,7 @@ def consumes_randomness(problem: Problem) -> bool:
     """
     device = problem.device
     params, hyper = problem.parameters(), problem.hyperparameters()
-    train, valid = next(problem.train.epoch()), next(problem.valid.epoch())
+    train, valid = problem.train.first(), problem.valid.first()
     with forked_rng(device), problem.training_mode(), torch.no_grad():
         seed_forward(device, 0)
         before = [generator.get_state() for generator in _generators(device)]

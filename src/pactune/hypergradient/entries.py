@@ -128,8 +128,9 @@ def _join(ways: set[Entry]) -> str:
 def _train_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | None:
     if not problem.enters_losses:
         return None
-    batch = next(iter(problem.train.epoch()))
-    risk = problem.train_risk(params, hyper, clone(problem.buffers()), batch)
+    risk = problem.train_risk(params, hyper, clone(problem.buffers()), problem.train.first())
+    if not risk.requires_grad:
+        return None
     found = torch.autograd.grad(risk, list(params.values()), create_graph=True, allow_unused=True)
     return sum((g.sum() for g in found if g is not None), start=risk.new_zeros(()))
 
@@ -137,7 +138,7 @@ def _train_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | No
 def _valid_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | None:
     if not problem.enters_losses:
         return None
-    return problem.valid_risk(params, hyper, clone(problem.buffers()), next(iter(problem.valid.epoch())))
+    return problem.valid_risk(params, hyper, clone(problem.buffers()), problem.valid.first())
 
 
 def _sum(tree: Params) -> Tensor:

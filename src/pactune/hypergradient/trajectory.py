@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.data import Batch
 from pactune.dynamics.base import Dynamics, Slots, StepInputs
+from pactune.errors import GradientError
 from pactune.objectives.base import Objective, PathContext
 from pactune.problem import Problem
 from pactune.streams import seed_forward
@@ -257,7 +258,10 @@ class Trajectory:
 def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
     """Return the gradient of a risk; a parameter that the risk does not use gets zeros."""
     if not risk.requires_grad:
-        return zeros_like(params)
+        raise GradientError(
+            "a loss does not depend on the model's parameters; compute it from the model's output as a tensor, "
+            "without .item(), .detach() or no_grad()"
+        )
     found = torch.autograd.grad(risk, list(params.values()), create_graph=graph, allow_unused=True)
     return split(found, params)[0]
 

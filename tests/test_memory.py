@@ -1,0 +1,65 @@
+"""Memory of K = 0 and K = 1 does not grow with the number of inner steps; that of a whole window does."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pactune as pt
+
+SIZE = 20_000  # parameters; 80 kB a copy, so that one copy more per step would show
+
+
+def live_bytes() -> int:
+    """Return the bytes of all tensors that are alive, each storage once."""
+    gc.collect()
+    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects() if _plain(t)}
+    return sum(found.values())
+
+
+def _plain(value: object) -> bool:
+    return type(value) in (Tensor, nn.Parameter)
+
+
+def bytes_by_step(estimator: Any, inner: Any, at: tuple[int, int]) -> list[int]:
+    """Return the live bytes at two steps of one round, seen from inside the training loss."""
+    model = nn.Linear(SIZE // 2, 2, bias=False)
+    hyper = pt.WeightDecay(model, init=0.1)
+    seen: list[int] = []
+    measured = dict.fromkeys(at, False)
+
+    def schedule(step: int) -> float:
+        if step in measured and not measured[step]:
+            measured[step] = True
+            seen.append(live_bytes())
+        return 0.01
+
+    x, y = torch.randn(2, SIZE // 2), torch.tensor([0, 1])
+    problem = pt.Problem(model, hyper, train=(x, y), valid=(x, y), loss=nn.functional.cross_entropy)
+    tuner = pt.Tuner(
+        problem,
+        inner=inner(schedule),
+        inner_steps=max(at) + 1,
+        outer=torch.optim.SGD(hyper.parameters(), lr=0.1),
+        objective=pt.PACBayes(0.1),
+        hypergradient=pt.Truncated(1),
+        path_hypergradient=estimator,
+    )
+    tuner.hypergradient()
+    return seen
+
+
+@pytest.mark.parametrize("estimator", [pt.Truncated(0), pt.Truncated(1), pt.Truncated(3)], ids=str)
+@pytest.mark.parametrize("inner", [pt.SGD, pt.Adam])
+def test_memory_is_flat_in_the_number_of_steps(estimator: Any, inner: Any) -> None:
+    early, late = bytes_by_step(estimator, inner, (5, 50))
+    assert late <= early + 4 * SIZE, "one copy of the parameters is allowed for chance; 45 would be a leak"
+
+
+def test_the_measure_sees_growth() -> None:
+    early, late = bytes_by_step(pt.Windowed(51), pt.SGD, (5, 50))
+    assert late > early + 40 * 4 * SIZE
