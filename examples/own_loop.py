@@ -18,11 +18,11 @@ torch.manual_seed(0)
 model = torch.nn.Linear(64, 10)
 hyper = pt.WeightDecay(model, per="element")
 outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
-schedule = torch.optim.lr_scheduler.CosineAnnealingLR(outer, T_max=30)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(outer, T_max=20)
 problem = pt.Problem(model, hyper, train=(x[:50], y[:50]), valid=(x[50:100], y[50:100]), loss=F.cross_entropy)
 tuner = pt.Tuner(problem, inner=pt.Adam(lr=1e-3), inner_steps=50, outer=outer, objective=pt.PACBayes(1e-5))
 
-for step in range(1, 31):
+for step in range(1, 21):
     value = tuner.hypergradient()
     torch.nn.utils.clip_grad_norm_(hyper.parameters(), max_norm=1.0)
     outer.step()

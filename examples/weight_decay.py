@@ -22,7 +22,7 @@ for zeta in (0.0, 1e-5):
     tuner = pt.Tuner(
         problem,
         inner=pt.Adam(lr=1e-3),
-        inner_steps=50,
+        inner_steps=40,
         outer=torch.optim.RMSprop(hyper.parameters(), lr=2e-2),
         objective=pt.PACBayes(zeta),
     )
