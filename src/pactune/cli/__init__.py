@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from pactune import __version__
+from pactune.cli import reproduce
+from pactune.cli.select import select
 from pactune.errors import PactuneError
 
 __all__ = ["app", "main"]
@@ -21,6 +23,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.command()(select)
+app.add_typer(reproduce.app, name="reproduce")
 
 _debug = False
 

@@ -1,0 +1,1 @@
+"""The paper's experiments: data, models, one file per study."""

@@ -1,0 +1,1 @@
+"""From journals to numbers, plots and pages."""
