@@ -5,9 +5,9 @@ import pytest
 
 from pactune.selection import ForwardSelector
 from pactune.selection.calibration import ShuffleCalibration, calibrated_beta, false_selection_rates, theory_zeta
-from pactune.selection.criteria import PACBayes
 from pactune.selection.forward import forward_path
 from pactune.selection.moments import LangevinPath
+from pactune.selection.pac_bayes import PACBayes
 from pactune.selection.rows import standardize
 
 

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from pactune.selection.criteria import Akaike, ExtendedBayes, PACBayes, ValidationRisk
 from pactune.selection.forward import best_size, forward_path
+from pactune.selection.least_squares import Akaike, ExtendedBayes, ValidationRisk
 from pactune.selection.moments import LangevinPath
+from pactune.selection.pac_bayes import PACBayes
 from pactune.selection.reference import iterated_moments
 from pactune.selection.rows import pool, second_moments, standardize
 

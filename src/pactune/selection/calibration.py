@@ -15,9 +15,9 @@ from itertools import takewhile
 
 import numpy as np
 
-from pactune.selection.criteria import PACBayes
 from pactune.selection.forward import forward_path
 from pactune.selection.moments import Array, LangevinPath, SecondMoments, exact_moments
+from pactune.selection.pac_bayes import PACBayes
 from pactune.selection.rows import Rows
 
 __all__ = ["ShuffleCalibration", "calibrated_beta", "false_selection_rates", "theory_zeta"]

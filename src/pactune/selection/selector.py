@@ -18,9 +18,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pactune.errors import DataError, SettingError
 from pactune.selection.calibration import calibrated_beta, theory_zeta
-from pactune.selection.criteria import Akaike, Criterion, ExtendedBayes, PACBayes, ValidationRisk
+from pactune.selection.criteria import Criterion
 from pactune.selection.forward import Step, best_size, forward_path
+from pactune.selection.least_squares import Akaike, ExtendedBayes, ValidationRisk
 from pactune.selection.moments import LangevinPath
+from pactune.selection.pac_bayes import PACBayes
 from pactune.selection.rows import Rows, standardize
 from pactune.selection.step_size import stable_path
 from pactune.selection.targets import target_columns
