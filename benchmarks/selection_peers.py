@@ -160,13 +160,42 @@ def measure(name: str, select: Select, package: str | None, seeds: int, splits: 
     return row
 
 
+def markdown(results: dict[str, Any]) -> str:
+    """Both tables of the documentation, from the file's numbers."""
+    lines = [
+        "| method | seeds | features | true found | test MSE | seconds | null: features | null: test MSE |",
+        "|---" * 8 + "|",
+    ]
+    real = ["| method | " + " | ".join(real_tables()) + " |", "|---" * (1 + len(real_tables())) + "|"]
+    for name, row in results["peers"].items():
+        if "skipped" in row:
+            lines.append(f"| {name} | {row['skipped']} |" + " |" * 6)
+            continue
+        two, null = row["two true"], row["null"]
+        lines.append(
+            f"| {name} | {row['seeds']} | {two['selected']:.1f} | {two['true_found']:.1f} | {two['test_mse']:.3f} "
+            f"| {two['seconds']:.2f} | {null['selected']:.1f} | {null['test_mse']:.3f} |"
+        )
+        if "real" in row:
+            cells = (
+                f"{cell['selected']:.1f} · {cell['test_r2']:.3f} ± {cell['standard_error']:.3f}"
+                for cell in row["real"].values()
+            )
+            real.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *real])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--only", nargs="*", help="names to measure; the other rows are kept from the file")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "selection-peers.json")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of an earlier run and stop")
     options = parser.parse_args()
+    if options.markdown:
+        print(markdown(json.loads(options.output.read_text())))
+        return
     results: dict[str, Any] = {"seeds": options.seeds, "splits": options.splits, "peers": {}}
     if options.only and options.output.exists():
         results = json.loads(options.output.read_text())

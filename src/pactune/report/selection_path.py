@@ -45,12 +45,12 @@ def draw_path(curves: PathCurves, file: Path) -> None:
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _line(left, curves.objective, "C0", "o", curves.criterion)
+    _line(left, curves.objective, curves.criterion)
     left.axvline(curves.chosen, color="0.6", linestyle=":", label=f"chosen: {curves.chosen}")
     left.set_ylabel(f"objective ({curves.criterion})")
-    _line(right, curves.validation_r2, "C0", "o", curves.criterion)
+    _line(right, curves.validation_r2, curves.criterion)
     if curves.criterion != "validation":
-        _line(right, curves.plain_r2, "C3", "s", "validation score alone")
+        _line(right, curves.plain_r2, "validation score alone", color="C3", linestyle="--")
     right.axvline(curves.chosen, color="0.6", linestyle=":")
     right.set_ylabel("validation R²")
     for axes in (left, right):
@@ -60,5 +60,5 @@ def draw_path(curves: PathCurves, file: Path) -> None:
     figure.savefig(file, dpi=130)
 
 
-def _line(axes: Any, values: list[float], color: str, marker: str, label: str) -> None:
-    axes.plot(range(len(values)), values, color=color, marker=marker, markersize=3.5, label=label)
+def _line(axes: Any, values: list[float], label: str, *, color: str = "C0", linestyle: str = "-") -> None:
+    axes.plot(range(len(values)), values, color=color, linestyle=linestyle, marker="o", markersize=3.5, label=label)
