@@ -168,9 +168,22 @@ def test_step_size_is_reduced_on_correlated_columns_and_says_so():
     assert selector.path_["objective"].max() < 100.0
 
 
+@pytest.mark.parametrize("beta", [0.1, "auto"])
+@pytest.mark.parametrize("method", ["exact", "monte-carlo"])
+def test_exact_copies_of_a_column_are_no_trouble(beta, method):
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(60, 1)), 25, axis=1)
+    y = X[:, 0] + 0.5 * rng.normal(size=60)
+    with pytest.warns(StepSizeWarning):
+        selector = ForwardSelector(beta=beta, method=method, random_state=0).fit(X, y)
+    assert selector.n_features_ >= 1
+    assert np.isfinite(selector.path_["objective"]).all()
+
+
 def test_step_size_stays_where_it_is_stable():
-    X, y = two_true()
-    selector = ForwardSelector(random_state=0).fit(X, y)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 3000))  # λ_max of all columns together is above 40, of any twenty of them below 4
+    selector = ForwardSelector(random_state=0).fit(X, X[:, 0] + rng.normal(size=100))
     assert (selector.learning_rate_, selector.steps_) == (0.1, 50)
     assert selector.zeta_**2 == pytest.approx(0.1 * 0.1 / 4)
 

@@ -12,6 +12,7 @@ from pactune.selection.criteria import Scores
 from pactune.selection.moments import Array, LangevinPath, PathMoments, SecondMoments, exact_moments
 from pactune.selection.monte_carlo import langevin_chains
 from pactune.selection.rows import Rows
+from pactune.selection.step_size import UnstableStepError, bordered_eigenvalue_bound
 
 __all__ = ["PACBayes"]
 
@@ -19,6 +20,8 @@ Indices = NDArray[np.intp]
 
 # Bytes of one batch of candidate matrices: keeps memory flat when there are many features.
 _BATCH_BYTES = 2**25
+# Relative error that a computed eigenvalue may have: copies of one column sit exactly on the limit of stability.
+_ROUNDING = 1e-9
 
 
 class _Grams(NamedTuple):
@@ -73,12 +76,17 @@ class PACBayes:
         return Scores(risk, risk, np.zeros(1))
 
     def scores(self, state: _Grams) -> Scores:
-        """Score every feature that could be added, a batch of them at a time."""
+        """Score every feature that could be added, a batch of them at a time.
+
+        Raises:
+            UnstableStepError: the learning rate is too large for one of them.
+        """
         size = len(state.chosen) + 1
         risk = np.full(state.train_power.shape, np.inf)
         incoherence = np.zeros_like(risk)
         open_features = np.flatnonzero(state.rows.usable)
         open_features = open_features[~np.isin(open_features, state.chosen)]
+        self._check_stable(state, open_features)
         per_candidate = 8 * size * (size + max(self.chains, 1) * state.train_cross.shape[1])
         for batch in _batches(open_features, max(1, _BATCH_BYTES // per_candidate)):
             found = self._moments(_bordered(state, batch), size)
@@ -96,6 +104,12 @@ class PACBayes:
             train_gram=np.vstack([state.train_gram, train_row]),
             valid_gram=np.vstack([state.valid_gram, valid_row]),
         )
+
+    def _check_stable(self, state: _Grams, candidates: Indices) -> None:
+        gram, borders = state.train_gram[:, state.chosen], state.train_gram[:, candidates]
+        largest = bordered_eigenvalue_bound(gram, borders, state.train_power[candidates])
+        if self.path.learning_rate * largest >= 2.0 * (1.0 - _ROUNDING):
+            raise UnstableStepError(largest)
 
     def _moments(self, moments: SecondMoments, size: int) -> PathMoments:
         if not self.chains:

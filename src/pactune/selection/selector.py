@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -24,7 +25,7 @@ from pactune.selection.least_squares import Akaike, ExtendedBayes, ValidationRis
 from pactune.selection.moments import LangevinPath
 from pactune.selection.pac_bayes import PACBayes
 from pactune.selection.rows import Rows, standardize
-from pactune.selection.step_size import stable_path
+from pactune.selection.step_size import UnstableStepError, finer_path
 from pactune.selection.targets import target_columns
 
 __all__ = ["ForwardSelector"]
@@ -143,8 +144,7 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state)
         rows = self._rows(X, y, X_valid, y_valid, random)
         longest = self._longest_path()
-        generator = np.random.default_rng(random.randint(2**31 - 1))
-        path = forward_path(rows, self._build_criterion(rows, longest, generator), max_features=longest)
+        path = self._forward_path(rows, longest, random.randint(2**31 - 1))
         self.n_features_ = self._selected_size(path)
         self.order_ = np.array([step.feature for step in path[1 : self.n_features_ + 1]], dtype=np.intp)
         self.support_ = np.isin(np.arange(self.n_features_in_), self.order_)
@@ -201,18 +201,26 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return int(self.n_features_to_select)
 
-    def _build_criterion(self, rows: Rows, longest: int, generator: np.random.Generator) -> Criterion:
+    def _forward_path(self, rows: Rows, longest: int, seed: int) -> list[Step]:
+        """Take the path, on a finer clock where the dynamics asked for is unstable."""
+        dynamics = LangevinPath(learning_rate=self.learning_rate, steps=self.steps)
+        try:
+            return forward_path(rows, self._build_criterion(rows, dynamics, longest, seed), max_features=longest)
+        except UnstableStepError as error:
+            dynamics = finer_path(dynamics, error.largest, longest)
+        return forward_path(rows, self._build_criterion(rows, dynamics, longest, seed), max_features=longest)
+
+    def _build_criterion(self, rows: Rows, dynamics: LangevinPath, longest: int, seed: int) -> Criterion:
         simple: dict[str, Criterion] = {"validation": ValidationRisk(), "aic": Akaike(), "ebic": ExtendedBayes()}
         if self.criterion in simple:
             return simple[self.criterion]
-        path = LangevinPath(learning_rate=self.learning_rate, steps=self.steps)
-        path = stable_path(path, rows.train, longest)
-        self.beta_ = self._chosen_beta(rows, path, longest, generator)
-        self.learning_rate_, self.steps_ = path.learning_rate, path.steps
-        self.zeta_ = theory_zeta(self.beta_, path.learning_rate) if self.zeta == "theory" else float(self.zeta)
+        generator = np.random.default_rng(seed)
+        self.beta_ = self._chosen_beta(rows, dynamics, longest, generator)
+        self.learning_rate_, self.steps_ = dynamics.learning_rate, dynamics.steps
+        self.zeta_ = theory_zeta(self.beta_, dynamics.learning_rate) if self.zeta == "theory" else float(self.zeta)
         if not math.isfinite(self.zeta_):
             raise SettingError(f"`zeta` must be a finite number when beta is {self.beta_}, got {self.zeta!r}")
-        heated = LangevinPath(path.learning_rate, path.steps, inverse_temperature=self.beta_ * len(rows.train))
+        heated = replace(dynamics, inverse_temperature=self.beta_ * len(rows.train))
         chains = self.chains if self.method == "monte-carlo" else 0
         return PACBayes(zeta=self.zeta_, path=heated, chains=chains, seed=int(generator.integers(2**31)))
 

@@ -7,67 +7,68 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, svds
 
+from pactune.errors import PactuneError
 from pactune.selection.moments import Array, LangevinPath
 
-__all__ = ["StepSizeWarning", "largest_eigenvalue_bound", "stable_path"]
-
-# Below this many rows or columns a dense decomposition is quicker than iterating.
-_DENSE = 600
-# Share of the stability limit 2/λ_max that a shrunken learning rate uses.
-_SAFE_SHARE = 0.5
+__all__ = ["StepSizeWarning", "UnstableStepError", "bordered_eigenvalue_bound", "finer_path"]
 
 
 class StepSizeWarning(UserWarning):
     """The learning rate was too large for the data and has been reduced."""
 
 
-def largest_eigenvalue_bound(columns: Array, max_features: int) -> float:
-    """Bound λ_max of the Gram matrix of any `max_features` standardised columns.
+class UnstableStepError(PactuneError, ArithmeticError):
+    """The learning rate is at or above 2/λ_max for a model that the selection would have to judge.
 
-    A subset's Gram has trace at most `max_features` (unit diagonal) and, by interlacing, no eigenvalue above the full
-    Gram's largest.
+    Attributes:
+        largest: the eigenvalue λ_max, or a bound on it.
     """
-    trace = float(min(max_features, columns.shape[1]))
-    if trace <= 1.0 or not np.any(columns):
-        return trace
-    return min(trace, _spectral_norm(columns) ** 2 / len(columns))
+
+    def __init__(self, largest: float) -> None:
+        super().__init__(f"`learning_rate` must be below 2/λ_max = {2.0 / largest:.4g}; reduce it and raise `steps`")
+        self.largest = largest
 
 
-def stable_path(path: LangevinPath, columns: Array, max_features: int) -> LangevinPath:
-    """Reduce η until ηλ_max < 2 for every model the selection can meet, and lengthen T so that ηT stays.
+def bordered_eigenvalue_bound(gram: Array, borders: Array, corners: Array) -> float:
+    """Bound the eigenvalues of a Gram matrix with one more row and column, for the worst of many candidates.
 
-    The Langevin diffusion, its horizon, its temperature and η Σ_t ‖Δ_t‖² are then what they were, on a finer clock.
+    With λ the largest eigenvalue of the matrix A, a candidate's column a and corner c, no eigenvalue of
+    [[A, a], [aᵀ, c]] exceeds the larger one of [[λ, ‖a‖], [‖a‖, c]].
+
+    Args:
+        gram: A, shape `(k, k)`.
+        borders: a of every candidate, shape `(k, p)`.
+        corners: c of every candidate, shape `(p,)`.
+
+    Example:
+        >>> bordered_eigenvalue_bound(np.ones((1, 1)), np.array([[0.0, 0.5]]), np.ones(2))
+        1.5
+    """
+    if not len(corners):
+        return 0.0
+    largest = float(np.linalg.eigvalsh(gram)[-1]) if len(gram) else 0.0
+    middle, half = (largest + corners) / 2.0, (largest - corners) / 2.0
+    return float(np.max(middle + np.sqrt(half**2 + np.einsum("kp,kp->p", borders, borders))))
+
+
+def finer_path(path: LangevinPath, largest: float, max_features: int) -> LangevinPath:
+    """Reduce η so that any model is stable, lengthen T so that ηT stays, and warn.
+
+    Standardised columns give a Gram matrix of trace k, so no model of k features has a larger eigenvalue than k. The
+    Langevin diffusion, its horizon, its temperature and η Σ_t ‖Δ_t‖² are what they were, on a finer clock.
 
     Args:
         path: the dynamics asked for.
-        columns: standardised training columns, shape `(n_T, p)`.
+        largest: eigenvalue for which it is unstable.
         max_features: size of the largest model.
-
-    Returns:
-        `path` itself where it is stable, else the finer one, with a `StepSizeWarning`.
     """
-    if path.learning_rate * min(max_features, columns.shape[1]) < 2.0:  # λ_max is at most the trace
-        return path
-    largest = largest_eigenvalue_bound(columns, max_features)
-    if path.learning_rate * largest < 2.0:
-        return path
-    steps = math.ceil(path.steps * path.learning_rate * largest / (2.0 * _SAFE_SHARE))
+    steps = math.ceil(path.steps * path.learning_rate * max_features)
     finer = replace(path, learning_rate=path.learning_rate * path.steps / steps, steps=steps)
     warnings.warn(
-        f"`learning_rate` must be below 2/λ_max = {2.0 / largest:.4g} for correlated columns like these, got "
+        f"`learning_rate` must be below 2/λ_max = {2.0 / largest:.4g} for columns as correlated as these, got "
         f"{path.learning_rate:g}; using {finer.learning_rate:.4g} with {steps} steps instead of {path.steps}",
         StepSizeWarning,
         stacklevel=3,
     )
     return finer
-
-
-def _spectral_norm(columns: Array) -> float:
-    if min(columns.shape) <= _DENSE:
-        small = columns @ columns.T if len(columns) < columns.shape[1] else columns.T @ columns
-        return math.sqrt(max(float(np.linalg.eigvalsh(small)[-1]), 0.0))
-    start = np.ones(min(columns.shape))  # fixed, so that the same data give the same answer
-    operator = LinearOperator(columns.shape, matvec=columns.__matmul__, rmatvec=columns.T.__matmul__, dtype=float)
-    return float(svds(operator, k=1, v0=start, return_singular_vectors=False)[0])
