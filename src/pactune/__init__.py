@@ -1,3 +1,100 @@
-"""Tune hyperparameters by gradient under a PAC-Bayes objective."""
+"""Tune hyperparameters by gradient, from a handful to millions, without overfitting the validation set.
+
+The outer objective is a PAC-Bayes bound on the out-of-sample risk (Cherian et al. 2020), not the bare validation risk:
+
+    J(λ) = E[R_V(θ_T)] + ζ √(Σ_t E‖∇R_T(θ_t) − ∇R_V(θ_t)‖²).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pactune.callbacks import Callback
+    from pactune.check import check_hypergradient
+    from pactune.dynamics import SGD, Adam, Langevin, TorchOptim
+    from pactune.errors import DataError, DivergenceError, GradientError, PactuneError, SettingError
+    from pactune.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
+    from pactune.hypergradient import (
+        ConjugateGradient,
+        ForwardMode,
+        Identity,
+        Implicit,
+        Neumann,
+        Truncated,
+        Windowed,
+    )
+    from pactune.objectives import Flatness, PACBayes, SameDistribution, UnequalSteps, ValidationRisk
+    from pactune.problem import Problem
+    from pactune.result import Result
+    from pactune.tuner import ObjectiveValue, Tuner
+
+_HOMES = {
+    "pactune.callbacks": ["Callback"],
+    "pactune.check": ["check_hypergradient"],
+    "pactune.dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
+    "pactune.errors": ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError"],
+    "pactune.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
+    "pactune.hypergradient": [
+        "ConjugateGradient",
+        "ForwardMode",
+        "Identity",
+        "Implicit",
+        "Neumann",
+        "Truncated",
+        "Windowed",
+    ],
+    "pactune.objectives": ["Flatness", "PACBayes", "SameDistribution", "UnequalSteps", "ValidationRisk"],
+    "pactune.problem": ["Problem"],
+    "pactune.result": ["Result"],
+    "pactune.tuner": ["ObjectiveValue", "Tuner"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "Callback",
+    "ConjugateGradient",
+    "DataError",
+    "DivergenceError",
+    "ExampleWeights",
+    "Flatness",
+    "ForwardMode",
+    "GradientError",
+    "Identity",
+    "Implicit",
+    "Initialization",
+    "Langevin",
+    "LearningRates",
+    "Neumann",
+    "ObjectiveValue",
+    "PACBayes",
+    "PactuneError",
+    "Problem",
+    "Result",
+    "SameDistribution",
+    "SettingError",
+    "TorchOptim",
+    "Truncated",
+    "Tuner",
+    "UnequalSteps",
+    "ValidationRisk",
+    "WeightDecay",
+    "Windowed",
+    "check_hypergradient",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that the command line starts without torch."""
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

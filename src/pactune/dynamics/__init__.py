@@ -1,0 +1,24 @@
+"""How θ moves: one file per inner dynamics."""
+
+from __future__ import annotations
+
+from pactune.dynamics.adam import Adam
+from pactune.dynamics.base import Dynamics, Schedule, Slots, StepInputs
+from pactune.dynamics.langevin import Langevin
+from pactune.dynamics.sgd import SGD
+from pactune.dynamics.torch_optim import TorchOptim
+from pactune.errors import SettingError
+
+__all__ = ["SGD", "Adam", "Dynamics", "Langevin", "Schedule", "Slots", "StepInputs", "TorchOptim", "as_dynamics"]
+
+
+def as_dynamics(inner: object) -> Dynamics:
+    """Return `inner` itself, or a `torch.optim` factory as a dynamics."""
+    if isinstance(inner, Dynamics):
+        return inner
+    if callable(inner):
+        return TorchOptim(inner)
+    raise SettingError(
+        f"`inner` must be SGD, Adam, Langevin or a torch.optim factory such as "
+        f"functools.partial(torch.optim.RMSprop, lr=1e-3), got {type(inner).__name__}"
+    )

@@ -1,0 +1,101 @@
+"""What an inner dynamics is: a pure, differentiable step whose noise is an argument."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pactune.errors import SettingError
+from pactune.trees import Params, map_tree
+
+__all__ = ["Dynamics", "Schedule", "Slots", "StepInputs", "StepSize", "check_positive", "descend"]
+
+Slots = dict[str, Params]
+Schedule = float | Callable[[int], float]
+StepSize = float | Params
+
+
+class StepInputs(NamedTuple):
+    """What a step needs besides the parameters and its own slots.
+
+    Attributes:
+        gradient: ∇R_T(θ_t) without the penalty.
+        penalty_gradient: the penalty's θ-gradient as a function of θ, None without a penalty.
+        factors: factors on the step size by parameter name; a name that is missing has factor 1.
+        noise: a standard normal draw ξ_t, for dynamics that want it.
+        step: number of steps since θ_0, for schedules and bias corrections.
+    """
+
+    gradient: Params
+    penalty_gradient: Callable[[Params], Params] | None
+    factors: Params
+    noise: Params | None
+    step: int
+
+
+class Dynamics(ABC):
+    """How θ moves. Settings are frozen; what a step remembers lives in named slots of tensors.
+
+    To add one, subclass, write `step`, and add a row to the conformance table of the tests.
+    """
+
+    lr: Schedule
+
+    differentiable: bool = True
+    uses_noise: bool = False
+
+    def slots(self, params: Params) -> Slots:
+        """Return what the dynamics remembers at θ_0."""
+        return {}
+
+    @abstractmethod
+    def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
+        """Return θ_{t+1} and the slots after the step; nothing is changed in place."""
+
+    def learning_rate(self, step: int) -> float:
+        """Return η_t."""
+        return self.lr(step) if callable(self.lr) else self.lr
+
+    def inverse_temperature_or_none(self) -> float | None:
+        """Return τ where the dynamics has a finite one."""
+        return None
+
+    def pull_back_form(self) -> Dynamics:
+        """Return the dynamics whose step is differentiated in place of this one's: itself, where that is possible."""
+        return self
+
+
+def step_size(eta: float, factors: Params, name: str) -> float | Tensor:
+    """Return η_t, times the hyperparameter's factor where there is one."""
+    return eta * factors[name] if name in factors else eta
+
+
+def descend(params: Params, direction: Params, eta: float, factors: Params) -> Params:
+    """Return θ − η d, with the factors of the step size."""
+    return {name: p - step_size(eta, factors, name) * direction[name] for name, p in params.items()}
+
+
+def coupled(params: Params, inputs: StepInputs) -> Params:
+    """Return the gradient of the whole training risk, penalty included."""
+    if inputs.penalty_gradient is None:
+        return inputs.gradient
+    return map_tree(lambda g, d: g + d, inputs.gradient, inputs.penalty_gradient(params))
+
+
+def decay(params: Params, inputs: StepInputs, eta: float) -> Params:
+    """Return θ' − η ∇penalty(θ'), the decoupled form of Loshchilov and Hutter."""
+    if inputs.penalty_gradient is None:
+        return params
+    return descend(params, inputs.penalty_gradient(params), eta, inputs.factors)
+
+
+def check_positive(name: str, value: Schedule) -> None:
+    """Raise unless a number is positive and finite; a schedule is checked where it is used."""
+    if callable(value):
+        return
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        raise SettingError(f"`{name}` must be a positive finite number, got {value!r}")

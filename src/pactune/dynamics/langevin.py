@@ -1,0 +1,55 @@
+"""Langevin dynamics: gradient steps with Gaussian noise, the dynamics of the theory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pactune.dynamics.base import Dynamics, Schedule, Slots, StepInputs, coupled, descend, step_size
+from pactune.dynamics.base import check_positive as _check_positive
+from pactune.errors import SettingError
+from pactune.trees import Params
+
+__all__ = ["Langevin"]
+
+
+@dataclass(frozen=True)
+class Langevin(Dynamics):
+    """θ ← θ − η_t ∇R_T(θ) + √(2η_t/τ) ξ_t with ξ_t standard normal (Welling and Teh).
+
+    Full-batch Langevin dynamics when the problem has no `batch_size`, SGLD when it has one. With τ = ∞ it is the
+    gradient step.
+
+    Args:
+        lr: η_t, a number or a function of the step.
+        inverse_temperature: τ; the paper's β is τ/n_T.
+    """
+
+    lr: Schedule
+    inverse_temperature: float
+
+    uses_noise = True
+
+    def __post_init__(self) -> None:
+        _check_positive("lr", self.lr)
+        if not self.inverse_temperature > 0:
+            raise SettingError(
+                f"`inverse_temperature` must be positive (∞ for no noise), got {self.inverse_temperature}"
+            )
+
+    def inverse_temperature_or_none(self) -> float | None:
+        """Return τ where it is finite."""
+        return self.inverse_temperature if math.isfinite(self.inverse_temperature) else None
+
+    def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
+        """Return θ_{t+1}."""
+        eta = self.learning_rate(inputs.step)
+        moved = descend(params, coupled(params, inputs), eta, inputs.factors)
+        if inputs.noise is None or math.isinf(self.inverse_temperature):
+            return moved, slots
+        scale = 2 / self.inverse_temperature
+        noisy = {
+            name: p + (scale * step_size(eta, inputs.factors, name)) ** 0.5 * inputs.noise[name]
+            for name, p in moved.items()
+        }
+        return noisy, slots

@@ -1,0 +1,51 @@
+"""Stochastic gradient descent, with heavy-ball or Nesterov momentum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pactune.dynamics.base import Dynamics, Schedule, Slots, StepInputs, check_positive, coupled, decay, descend
+from pactune.errors import SettingError
+from pactune.trees import Params, axpy, zeros_like
+
+__all__ = ["SGD"]
+
+
+@dataclass(frozen=True)
+class SGD(Dynamics):
+    """θ ← θ − η b, where b ← μ b + ∇R_T(θ); the same numbers as `torch.optim.SGD`.
+
+    Args:
+        lr: η, a number or a function of the step.
+        momentum: μ in [0, 1).
+        nesterov: step along ∇R_T + μ b instead of b.
+        decoupled: keep the penalty out of the momentum and apply it after the step.
+    """
+
+    lr: Schedule
+    momentum: float = 0.0
+    nesterov: bool = False
+    decoupled: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive("lr", self.lr)
+        if not 0 <= self.momentum < 1:
+            raise SettingError(f"`momentum` must be in [0, 1), got {self.momentum}")
+        if self.nesterov and self.momentum == 0:
+            raise SettingError("`nesterov=True` needs a positive `momentum`")
+
+    def slots(self, params: Params) -> Slots:
+        """Return the momentum buffer b_0 = 0."""
+        return {"momentum": zeros_like(params)} if self.momentum else {}
+
+    def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
+        """Return θ_{t+1} and b_{t+1}."""
+        eta = self.learning_rate(inputs.step)
+        gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
+        direction = gradient
+        if self.momentum:
+            buffer = axpy(self.momentum, slots["momentum"], gradient)
+            slots = {"momentum": buffer}
+            direction = axpy(self.momentum, buffer, gradient) if self.nesterov else buffer
+        moved = descend(params, direction, eta, inputs.factors)
+        return (decay(moved, inputs, eta) if self.decoupled else moved), slots

@@ -1,0 +1,58 @@
+"""A lane: the chains of one run, moving from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pactune.engine.eager import Outcome, Plan, run_round
+from pactune.engine.world import World
+from pactune.hypergradient.trajectory import InnerState
+from pactune.trees import Params
+
+__all__ = ["Lane"]
+
+
+@dataclass
+class Lane:
+    """Where the chains of a run are.
+
+    Attributes:
+        world: mini-batches, noise and draws from P_0.
+        chains: C.
+        restart: whether every round draws θ_0 anew.
+        params: where a single chain starts that is not drawn.
+        buffers: the model's buffers at the start.
+        states: the chains, None before the first round.
+        rounds: how many rounds are done.
+    """
+
+    world: World
+    chains: int
+    restart: bool
+    params: Params
+    buffers: Params
+    states: list[InnerState] | None = None
+    rounds: int = 0
+
+    def run(self, plan: Plan, hyper: Params, on_step: Callable[[Params], None] | None = None) -> Outcome:
+        """Run one round; a round that is interrupted leaves the lane as it was."""
+        states, drawn = self._starts(hyper)
+        first = self.rounds * plan.inner_steps
+        outcome = run_round(
+            plan, states, hyper, lambda t: self.world.ticks(first + t, self.chains), drawn=drawn, on_step=on_step
+        )
+        self.states, self.rounds = outcome.states, self.rounds + 1
+        return outcome
+
+    def _starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
+        if self.states is not None and not self.restart:
+            return self.states, None
+        drawn = [self._draw(chain) for chain in range(self.chains)]
+        problem = self.world.problem
+        starts = [problem.initial(params, hyper) for params in drawn] if problem.has_initial else drawn
+        return [self.world.begin(params, self.buffers) for params in starts], drawn
+
+    def _draw(self, chain: int) -> Params:
+        own = self.chains == 1 and not self.restart and self.world.initial is None
+        return self.params if own else self.world.draw(self.rounds, chain)

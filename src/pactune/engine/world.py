@@ -1,0 +1,127 @@
+"""The outside world of a run as a function of (seed, step, chain): mini-batches, noise and initial parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pactune.dynamics.base import Dynamics
+from pactune.errors import SettingError
+from pactune.hypergradient.trajectory import InnerState, Tick
+from pactune.problem import Problem
+from pactune.streams import Streams, forked_rng, seed_forward
+from pactune.trees import Params, clone
+
+__all__ = ["Initial", "World", "consumes_randomness"]
+
+Initial = Callable[[torch.Generator], Params]
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything random about a run.
+
+    Attributes:
+        problem: the data.
+        dynamics: says whether noise is wanted.
+        streams: the seed.
+        stochastic: whether forwards draw random numbers.
+        initial: P_0 as a function of a generator; None re-initialises the model's modules.
+        lane: the reading position in sources that can only be read in order.
+    """
+
+    problem: Problem
+    dynamics: Dynamics
+    streams: Streams
+    stochastic: bool
+    initial: Initial | None = None
+    lane: str = ""
+
+    def ticks(self, step: int, chains: int) -> list[Tick]:
+        """Return what each chain meets at an inner step counted over the whole run; the mini-batches are shared."""
+        train = self.problem.train.batch(step, self.streams, "train", self.lane)
+        valid = self.problem.valid.batch(step, self.streams, "valid", self.lane)
+        return [Tick(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in range(chains)]
+
+    def draw(self, round_index: int, chain: int) -> Params:
+        """Return θ_0 ~ P_0."""
+        if self.initial is not None:
+            return self._checked(self.initial(self.streams.generator("initial", round_index, chain)))
+        return self._reset(self.streams.key("initial", round_index, chain))
+
+    def begin(self, params: Params, buffers: Params) -> InnerState:
+        """Return the state at θ_0."""
+        owned = clone(params)
+        return InnerState(owned, self.dynamics.slots(owned), clone(buffers), 0)
+
+    def _noise(self, step: int, chain: int) -> Params | None:
+        if not self.dynamics.uses_noise:
+            return None
+        generator = self.streams.generator("noise", chain, step, device=self.problem.device)
+        return {
+            name: torch.randn(p.shape, generator=generator, dtype=p.dtype, device=p.device)
+            for name, p in self.problem.parameters().items()
+        }
+
+    def _keys(self, step: int, chain: int) -> tuple[int, int] | None:
+        if not self.stochastic:
+            return None
+        return self.streams.key("train forward", chain, step), self.streams.key("valid forward", chain, step)
+
+    def _reset(self, key: int) -> Params:
+        """Draw θ_0 from the modules' own `reset_parameters`, and leave the model as it was."""
+        model, before = self.problem.model, clone(self.problem.parameters())
+        buffers = clone(self.problem.buffers())
+        missing = _without_reset(model)
+        if missing:
+            raise SettingError(
+                f"θ_0 has to be drawn anew, but {', '.join(missing)} has no `reset_parameters`; "
+                "pass `initial=`, a function from a torch.Generator to a dict of parameters"
+            )
+        try:
+            with forked_rng(self.problem.device):
+                seed_forward(self.problem.device, key)
+                for module in model.modules():
+                    reset = getattr(module, "reset_parameters", None)
+                    if callable(reset):
+                        reset()
+            return clone(self.problem.parameters())
+        finally:
+            self.problem.load(before, buffers)
+
+    def _checked(self, drawn: Params) -> Params:
+        wanted = self.problem.parameters()
+        wrong = [name for name in wanted if name not in drawn or drawn[name].shape != wanted[name].shape]
+        if wrong:
+            raise SettingError(f"`initial` must return every parameter in its shape; missing or misshapen: {wrong}")
+        return {name: drawn[name].to(value) for name, value in wanted.items()}
+
+
+def _without_reset(model: nn.Module) -> list[str]:
+    """Return the modules that own parameters but cannot re-initialise them."""
+    return [
+        f"{type(module).__name__} ({name or 'the model itself'})"
+        for name, module in model.named_modules()
+        if any(p.requires_grad for p in module.parameters(recurse=False))
+        and not callable(getattr(module, "reset_parameters", None))
+    ]
+
+
+def consumes_randomness(problem: Problem) -> bool:
+    """Try one forward and see whether the global generators moved; leave them as they were."""
+    device = problem.device
+    with forked_rng(device), torch.no_grad():
+        seed_forward(device, 0)
+        before = [generator.get_state() for generator in _generators(device)]
+        batch = next(iter(problem.train.epoch()))
+        problem.train_risk(problem.parameters(), problem.hyperparameters(), clone(problem.buffers()), batch)
+        after = [generator.get_state() for generator in _generators(device)]
+    return any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    extra = [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
+    return [torch.default_generator, *extra]

@@ -1,0 +1,184 @@
+"""Ready-made hyperparameters, each an `nn.Module`, and the hooks through which any module of your own may enter.
+
+A hyperparameter module may define any of four methods; what it does not define it does not do:
+
+- `penalty(params) -> Tensor`: a scalar added to the training risk. With `penalty_gradient(params) -> dict`, its
+  θ-gradient in closed form, no double backward is needed where the module enters through nothing else.
+- `learning_rates(params) -> dict`: factors on the step size of the inner dynamics, one broadcastable tensor per name.
+- `initial(params) -> dict`: the initial parameters as a function of the hyperparameters; `params` is the draw from P_0.
+- `weigh(losses, index) -> Tensor`: the training risk from per-example losses and the rows they belong to.
+
+A module without hooks enters through the `train_loss` and `valid_loss` of `Problem`, or as a part of the model. Several
+modules join in an ordinary container, `nn.ModuleDict({"decay": WeightDecay(model), "rates": LearningRates(model)})`:
+penalties add up, learning-rate factors multiply, initial parameters pass from one to the next.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pactune.errors import SettingError
+from pactune.trees import Params
+
+__all__ = ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay", "holders"]
+
+Granularity = Literal["element", "tensor", "global"]
+
+
+def _key(name: str) -> str:
+    """Turn a parameter's dotted name into one that a module may register."""
+    return name.replace(".", "/")
+
+
+class _PerParameter(nn.Module):
+    """One value per element, per tensor, or for all of a model's trainable parameters."""
+
+    def __init__(self, model: nn.Module, *, per: Granularity, init: float) -> None:
+        super().__init__()
+        if per not in ("element", "tensor", "global"):
+            raise SettingError(f'`per` must be "element", "tensor" or "global", got {per!r}')
+        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise SettingError(f"{type(model).__name__} has no trainable parameter to attach hyperparameters to")
+        self.per = per
+        if per == "global":
+            any_parameter = next(iter(trainable.values()))
+            values = {"all": torch.full((), init, dtype=any_parameter.dtype, device=any_parameter.device)}
+        else:
+            values = {
+                _key(name): torch.full_like(p, init) if per == "element" else p.new_full((), init)
+                for name, p in trainable.items()
+            }
+        self.values = nn.ParameterDict({name: nn.Parameter(value.detach()) for name, value in values.items()})
+
+    def _matched(self, params: Params) -> Params:
+        """Return the value of each parameter that has one, by the parameter's name."""
+        if self.per == "global":
+            return dict.fromkeys(params, self.values["all"])
+        return {name: self.values[_key(name)] for name in params if _key(name) in self.values}
+
+    def extra_repr(self) -> str:
+        """Say the granularity."""
+        return f"per={self.per!r}"
+
+
+class WeightDecay(_PerParameter):
+    """Weight decay, penalty ½ Σ λ θ², with a λ of its own for every element, every tensor, or one for all.
+
+    λ starts at `init` and has no sign constraint, as in the paper's experiments. Choose `per="element"` to reproduce
+    them, `"tensor"` or `"global"` when the validation set is small and nothing guards against overfitting it.
+
+    Args:
+        model: the model whose trainable parameters are decayed.
+        per: "element", "tensor" or "global".
+        init: where λ starts.
+
+    Example:
+        >>> decay = WeightDecay(nn.Linear(3, 2), per="tensor", init=0.1)
+        >>> sorted(decay.values.keys())
+        ['bias', 'weight']
+        >>> round(float(decay.penalty({"weight": torch.ones(2, 3), "bias": torch.zeros(2)})), 6)
+        0.3
+    """
+
+    def __init__(self, model: nn.Module, *, per: Granularity = "element", init: float = 0.0) -> None:
+        super().__init__(model, per=per, init=init)
+
+    def penalty(self, params: Params) -> Tensor:
+        """Return ½ Σ λ θ²."""
+        terms = [0.5 * (decay * params[name] ** 2).sum() for name, decay in self._matched(params).items()]
+        return torch.stack(terms).sum()
+
+    def penalty_gradient(self, params: Params) -> Params:
+        """Return λ ⊙ θ, so that ∂∇R_T/∂λ = θ costs no double backward."""
+        return {name: decay * params[name] for name, decay in self._matched(params).items()}
+
+
+class LearningRates(_PerParameter):
+    """Positive factors exp(λ) on the learning rate of the inner dynamics; all start at 1.
+
+    A learning rate enters through the step itself, so its gradient is zero at truncation K = 0: use
+    `hypergradient=Truncated(k)` with k ≥ 1, `Windowed`, or `ForwardMode` when there are few.
+
+    Args:
+        model: the model whose parameters are trained.
+        per: "tensor" (default), "element" or "global".
+
+    Example:
+        >>> rates = LearningRates(nn.Linear(3, 2), per="global")
+        >>> float(rates.learning_rates({"weight": torch.ones(2, 3)})["weight"].detach())
+        1.0
+    """
+
+    def __init__(self, model: nn.Module, *, per: Granularity = "tensor") -> None:
+        super().__init__(model, per=per, init=0.0)
+
+    def learning_rates(self, params: Params) -> Params:
+        """Return exp(λ), by parameter name."""
+        return {name: value.exp() for name, value in self._matched(params).items()}
+
+
+class Initialization(nn.Module):
+    """The initial parameters θ_0 themselves as hyperparameters (meta-learning); use it with `restart=True`.
+
+    The gradient with respect to θ_0 needs the whole trajectory: `Truncated(inner_steps)`, `Windowed(inner_steps)` or
+    `ForwardMode()`.
+
+    Args:
+        model: θ_0 starts at its current parameters.
+
+    Example:
+        >>> start = Initialization(nn.Linear(3, 2))
+        >>> sorted(start.initial({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}))
+        ['bias', 'weight']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.values = nn.ParameterDict({_key(n): nn.Parameter(p.detach().clone()) for n, p in trainable.items()})
+
+    def initial(self, params: Params) -> Params:
+        """Return θ_0 = λ for the parameters it holds, the draw from P_0 for others."""
+        return {name: self.values.get(_key(name), p) for name, p in params.items()}
+
+
+class ExampleWeights(nn.Module):
+    """A weight 2·sigmoid(λ_i) in (0, 2) for every training example; all start at 1.
+
+    Enters the training risk as mean(w_i ℓ_i). In the short form of `Problem` the loss must know `reduction="none"`,
+    as the losses of `torch.nn.functional` do, and `train` must be tensors, a `Dataset`, or a `DataLoader` with a
+    standard sampler, so that rows are known by number.
+
+    Args:
+        rows: the number of training examples.
+
+    Example:
+        >>> weights = ExampleWeights(4)
+        >>> float(weights.weigh(torch.tensor([1.0, 3.0]), torch.tensor([0, 2])).detach())
+        2.0
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        if rows < 1:
+            raise SettingError(f"`rows` must be the number of training examples, at least 1, got {rows}")
+        self.logits = nn.Parameter(torch.zeros(rows))
+
+    def weights(self) -> Tensor:
+        """Return the weights of all examples. Shape (rows,)."""
+        return 2.0 * torch.sigmoid(self.logits)
+
+    def weigh(self, losses: Tensor, index: Tensor) -> Tensor:
+        """Return mean(w_i ℓ_i) over a mini-batch."""
+        return (self.weights()[index.to(self.logits.device)] * losses).mean()
+
+
+def holders(hyper: nn.Module, hook: str) -> list[nn.Module]:
+    """Return the outermost modules of `hyper` that define `hook`."""
+    if callable(getattr(hyper, hook, None)):
+        return [hyper]
+    return [found for child in hyper.children() for found in holders(child, hook)]

@@ -1,0 +1,142 @@
+"""Where each hyperparameter enters, and whether the chosen estimators can see it there."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pactune.errors import GradientError
+from pactune.hypergradient.base import Estimator
+from pactune.hypergradient.implicit import Implicit
+from pactune.objectives.base import Objective
+from pactune.problem import Problem
+from pactune.trees import Params, clone, leaves
+
+__all__ = ["Entry", "Setting", "check_entries", "entries"]
+
+Entry = Literal["training loss", "validation loss", "penalty", "learning rate", "initial parameters"]
+
+
+class Setting(NamedTuple):
+    """What decides whether a derivative is identically zero."""
+
+    objective: Objective
+    risk_estimator: Estimator
+    path_estimator: Estimator
+    inner_steps: int
+    restart: bool
+    zeta: float
+
+
+def entries(problem: Problem) -> dict[str, set[Entry]]:
+    """Return, for every hyperparameter tensor, the ways in which it enters the problem.
+
+    >>> from torch import nn
+    >>> from pactune.hyper import WeightDecay
+    >>> model, x = nn.Linear(1, 1), torch.ones(2, 1)
+    >>> found = entries(Problem(model, WeightDecay(model), train=(x, x), valid=(x, x), loss=nn.functional.mse_loss))
+    >>> found["values.weight"]
+    {'penalty'}
+    """
+    hyper, params = leaves(problem.hyperparameters()), leaves(problem.parameters())
+    with torch.enable_grad():
+        reached: dict[Entry, Tensor | None] = {
+            "training loss": _train_probe(problem, params, hyper),
+            "validation loss": _valid_probe(problem, params, hyper),
+            "penalty": _sum(problem.penalty_gradient(params, hyper)) if problem.has_penalty else None,
+            "learning rate": _sum(problem.learning_rates(params, hyper)) if problem.has_learning_rates else None,
+            "initial parameters": _sum(problem.initial(params, hyper)) if problem.has_initial else None,
+        }
+    found: dict[str, set[Entry]] = {name: set() for name in hyper}
+    for entry, probe in reached.items():
+        if probe is None or not probe.requires_grad:
+            continue
+        derivatives = torch.autograd.grad(probe, list(hyper.values()), allow_unused=True)
+        for name, derivative in zip(hyper, derivatives, strict=True):
+            if derivative is not None:
+                found[name].add(entry)
+    return found
+
+
+def check_entries(problem: Problem, setting: Setting) -> None:
+    """Say, before anything runs, which hyperparameters the chosen truncation leaves without a gradient.
+
+    Raises:
+        GradientError: a hyperparameter's gradient would be identically zero.
+    """
+    for name, ways in entries(problem).items():
+        in_risk = any(_seen_by_risk(way, setting) for way in ways)
+        in_path = any(_seen_by_path(way, setting) for way in ways)
+        if not (in_risk or in_path):
+            raise GradientError(_message(name, ways, setting))
+        wants_path = setting.objective.has_path and setting.zeta > 0
+        if wants_path and not in_path:
+            warnings.warn(
+                f"the regularizer's gradient with respect to `{name}` ({_join(ways)}) is identically zero at "
+                f"path_hypergradient={setting.path_estimator}; only the validation risk tunes it",
+                stacklevel=3,
+            )
+
+
+def _seen_by_risk(way: Entry, setting: Setting) -> bool:
+    reach = setting.risk_estimator.reach(setting.inner_steps)
+    direct: Entry = "validation loss" if setting.objective.risk_of == "valid" else "training loss"
+    if way == direct:
+        return True
+    if way == "initial parameters":
+        return setting.restart and reach >= setting.inner_steps
+    if isinstance(setting.risk_estimator, Implicit):
+        return way in ("training loss", "penalty")
+    return way != "validation loss" and reach >= 1
+
+
+def _seen_by_path(way: Entry, setting: Setting) -> bool:
+    if not setting.objective.has_path or setting.zeta == 0:
+        return False
+    reach = setting.path_estimator.reach(setting.inner_steps)
+    if way == "learning rate":
+        return setting.objective.uses_step_size or (reach >= 1 and setting.inner_steps > 1)
+    if way == "initial parameters":
+        return setting.restart and reach >= 1
+    return way != "validation loss" or setting.objective.uses_valid_gradient
+
+
+def _message(name: str, ways: set[Entry], setting: Setting) -> str:
+    if not ways:
+        return (
+            f"`{name}` enters neither a loss, a penalty, the step size nor the initial parameters, so it has no "
+            "gradient; use it in `train_loss` or `valid_loss`, or give its module one of the hooks"
+        )
+    remedy = "use Truncated(k) with k ≥ 1 or Windowed(w)"
+    if ways == {"initial parameters"}:
+        remedy = "use restart=True with Truncated(inner_steps), Windowed(inner_steps) or ForwardMode()"
+    return (
+        f"`{name}` enters through the {_join(ways)}, where its gradient is identically zero at "
+        f"hypergradient={setting.risk_estimator}, path_hypergradient={setting.path_estimator}; {remedy}"
+    )
+
+
+def _join(ways: set[Entry]) -> str:
+    return " and the ".join(sorted(ways))
+
+
+def _train_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | None:
+    if not problem.enters_losses:
+        return None
+    batch = next(iter(problem.train.epoch()))
+    risk = problem.train_risk(params, hyper, clone(problem.buffers()), batch)
+    found = torch.autograd.grad(risk, list(params.values()), create_graph=True, allow_unused=True)
+    return sum((g.sum() for g in found if g is not None), start=risk.new_zeros(()))
+
+
+def _valid_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | None:
+    if not problem.enters_losses:
+        return None
+    return problem.valid_risk(params, hyper, clone(problem.buffers()), next(iter(problem.valid.epoch())))
+
+
+def _sum(tree: Params) -> Tensor:
+    return torch.stack([value.sum() for value in tree.values()]).sum()

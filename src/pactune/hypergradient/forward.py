@@ -1,0 +1,131 @@
+"""Forward mode: carry dθ_t/dλ along with the trajectory; exact, for few hyperparameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from pactune.dynamics.base import Dynamics, Slots
+from pactune.errors import SettingError
+from pactune.hypergradient.base import Estimator, Running, Tape
+from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
+from pactune.trees import Params, add, dot, zeros_like
+
+__all__ = ["ForwardMode"]
+
+
+@dataclass(frozen=True)
+class ForwardMode(Estimator):
+    """The exact gradient with memory O(mn), independent of T, and n Jacobian–vector products per step.
+
+    Choose it when there are a few hyperparameters and many inner steps: learning rates per tensor, loss weights.
+
+    Args:
+        limit: refuse more hyperparameters than this, since every one costs a product per step.
+    """
+
+    limit: int = 1000
+
+    online = True
+
+    def reach(self, inner_steps: int) -> int:
+        """Return T: nothing is cut off."""
+        return inner_steps
+
+    def anchor(self, t: int, inner_steps: int) -> int:
+        """Return 0: nothing is held fixed."""
+        return 0
+
+    def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
+        """Raise where there are too many hyperparameters, or the dynamics cannot be differentiated."""
+        if count > self.limit:
+            raise SettingError(
+                f"`{role}`: ForwardMode carries one tangent per hyperparameter and is limited to {self.limit}, "
+                f"got {count}; use Truncated or Windowed, or raise `limit`"
+            )
+        super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
+
+    def start(self, trajectory: Trajectory, tape: Tape) -> Running:
+        """Return the estimator at work."""
+        return _Running(trajectory, tape)
+
+
+class _Running(Running):
+    by_params = True
+
+    def __init__(self, trajectory: Trajectory, tape: Tape) -> None:
+        self._trajectory, self._tape = trajectory, tape
+        self._directions = list(_basis(tape.hyper))
+        self._tangents: list[Adjoint | None] = [self._initial(direction) for direction in self._directions]
+        self._sum = zeros_like(tape.hyper)
+
+    def observe(self, record: Record, seen: Observation) -> Params:
+        assert seen.by_hyper is not None
+        assert seen.by_params is not None
+        found = add(seen.by_hyper, self._project(seen.by_params))
+        self._sum = add(self._sum, found)
+        return found
+
+    def moved(self, record: Record) -> None:
+        pairs = zip(self._directions, self._tangents, strict=True)
+        self._tangents = [self._push(record, direction, tangent) for direction, tangent in pairs]
+
+    def path(self) -> Params:
+        return self._sum
+
+    def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
+        return add(final.by_hyper, self._project(final.by_params))
+
+    def _project(self, by_params: Params) -> Params:
+        """Return ⟨∂/∂θ, dθ_t/dλ_i⟩ for every i, in the shapes of λ."""
+        zero = next(iter(by_params.values())).new_zeros(())
+        flat = torch.stack([zero if t is None else dot(by_params, t.params) for t in self._tangents])
+        parts = torch.split(flat, [value.numel() for value in self._tape.hyper.values()])
+        return {name: part.view_as(value) for (name, value), part in zip(self._tape.hyper.items(), parts, strict=True)}
+
+    def _initial(self, direction: Params) -> Adjoint | None:
+        """Return dθ_0/dλ_i, None for zero."""
+        if self._tape.drawn is None or not self._trajectory.problem.has_initial:
+            return None
+        with forward_ad.dual_level():
+            start = self._trajectory.problem.initial(self._tape.drawn, _dual(self._tape.hyper, direction))
+            return Adjoint(_tangents(start), {})
+
+    def _push(self, record: Record, direction: Params, tangent: Adjoint | None) -> Adjoint:
+        """Return dθ_{t+1}/dλ_i from dθ_t/dλ_i."""
+        state = record.state
+        with forward_ad.dual_level(), torch.enable_grad():
+            params = _dual(state.params, tangent.params if tangent else None)
+            slots: Slots = {s: _dual(v, tangent.slots.get(s) if tangent else None) for s, v in state.slots.items()}
+            start = InnerState(params, slots, state.buffers, state.step)
+            after = self._trajectory.replay(start, _dual(record.hyper, direction), record.tick, graph=True)
+            return Adjoint(_tangents(after.params), {slot: _tangents(values) for slot, values in after.slots.items()})
+
+
+def _basis(hyper: Params) -> list[Params]:
+    """Return the unit vectors of λ."""
+    vectors = []
+    for name, value in hyper.items():
+        for i in range(value.numel()):
+            vector = zeros_like(hyper)
+            vector[name].view(-1)[i] = 1.0
+            vectors.append(vector)
+    return vectors
+
+
+def _dual(values: Params, tangents: Params | None) -> Params:
+    fresh = {name: value.detach().requires_grad_() for name, value in values.items()}
+    if tangents is None:
+        return fresh
+    return {name: forward_ad.make_dual(value, tangents[name]) for name, value in fresh.items()}  # type: ignore[no-untyped-call]
+
+
+def _tangents(values: Params) -> Params:
+    def tangent(value: Tensor) -> Tensor:
+        found = forward_ad.unpack_dual(value).tangent  # type: ignore[no-untyped-call]
+        return torch.zeros_like(value).detach() if found is None else found.detach()
+
+    return {name: tangent(value) for name, value in values.items()}

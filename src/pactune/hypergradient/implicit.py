@@ -1,0 +1,169 @@
+"""Implicit differentiation of the validation risk at a converged θ_T."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pactune.dynamics.base import Dynamics
+from pactune.errors import GradientError, SettingError
+from pactune.hypergradient.base import Estimator, Running, Tape
+from pactune.hypergradient.trajectory import InnerState, Observation, Record, Trajectory, ValueAndGradient
+from pactune.trees import Params, axpy, dot, scale, sub, zeros_like
+
+__all__ = ["ConjugateGradient", "Identity", "Implicit", "LinearSolver", "Neumann"]
+
+Operator = Callable[[Params], Params]
+
+
+class LinearSolver(ABC):
+    """An approximate solution v of ∇²R_T v = b."""
+
+    @abstractmethod
+    def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
+        """Return v ≈ (∇²R_T)⁻¹ b; `learning_rate` is η of the inner dynamics."""
+
+
+@dataclass(frozen=True)
+class Identity(LinearSolver):
+    """v = αb; with α = η it is T1–T2.
+
+    Args:
+        alpha: None takes the inner learning rate.
+    """
+
+    alpha: float | None = None
+
+    def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
+        """Return αb."""
+        return scale(self.alpha if self.alpha is not None else learning_rate, b)
+
+
+@dataclass(frozen=True)
+class Neumann(LinearSolver):
+    """v = α Σ_{j≤steps} (I − α∇²R_T)^j b (Lorraine et al.): steps + 1 steps of unrolled gradient descent at θ_T.
+
+    Args:
+        steps: number of Hessian products.
+        alpha: None takes the inner learning rate; the series converges when α‖∇²R_T‖ < 2.
+    """
+
+    steps: int
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise SettingError(f"`steps` must be ≥ 0, got {self.steps}")
+
+    def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
+        """Return the truncated series."""
+        alpha = self.alpha if self.alpha is not None else learning_rate
+        term, total = b, b
+        for _ in range(self.steps):
+            term = axpy(-alpha, hessian(term), term)
+            total = axpy(1.0, term, total)
+        return scale(alpha, total)
+
+
+@dataclass(frozen=True)
+class ConjugateGradient(LinearSolver):
+    """Conjugate gradients on (∇²R_T + damping·I) v = b, for a positive definite Hessian.
+
+    Args:
+        steps: number of Hessian products at most.
+        damping: added to the diagonal.
+        tolerance: stop at this residual relative to ‖b‖.
+    """
+
+    steps: int
+    damping: float = 0.0
+    tolerance: float = 1e-10
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise SettingError(f"`steps` must be ≥ 1, got {self.steps}")
+        if self.damping < 0:
+            raise SettingError(f"`damping` must be ≥ 0, got {self.damping}")
+
+    def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
+        """Return the iterate after at most `steps` products."""
+        v, residual, direction = zeros_like(b), b, b
+        rho = dot(b, b)
+        stop = self.tolerance**2 * rho
+        for _ in range(self.steps):
+            if bool(rho <= stop):
+                break
+            image = axpy(self.damping, direction, hessian(direction))
+            curvature = dot(direction, image)
+            if not bool(curvature > 0):
+                raise GradientError(
+                    "the training Hessian is not positive definite at θ_T, so conjugate gradients do not apply; "
+                    "raise `damping`, train longer, or use Neumann"
+                )
+            alpha = rho / curvature
+            v, residual = axpy(alpha, direction, v), axpy(-alpha, image, residual)
+            rho, previous = dot(residual, residual), rho
+            direction = axpy(rho / previous, direction, residual)
+        return v
+
+
+@dataclass(frozen=True)
+class Implicit(Estimator):
+    """dR_V/dλ = ∂R_V/∂λ − ∇R_Vᵀ (∇²R_T)⁻¹ ∂²R_T/∂θ∂λ, at a θ_T where ∇R_T = 0.
+
+    The Hessian is that of the last training batch (the whole set without `batch_size`), penalty included. For the
+    validation risk only: the regularizer depends on the whole trajectory.
+
+    Args:
+        solver: `Identity()`, `Neumann(steps)` or `ConjugateGradient(steps)`.
+    """
+
+    solver: LinearSolver
+
+    for_path = False
+
+    def reach(self, inner_steps: int) -> int:
+        """Return 0: no step of the dynamics is differentiated."""
+        return 0
+
+    def anchor(self, t: int, inner_steps: int) -> int:
+        """Return t: no step is differentiated."""
+        return t
+
+    def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
+        """Raise for a solver that is none."""
+        if not isinstance(self.solver, LinearSolver):
+            kind = type(self.solver).__name__
+            raise SettingError(f"`{role}`: solver must be Identity, Neumann or ConjugateGradient, got {kind}")
+        super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
+
+    def start(self, trajectory: Trajectory, tape: Tape) -> Running:
+        """Return the estimator at work."""
+        return _Running(self.solver, trajectory, tape)
+
+
+class _Running(Running):
+    def __init__(self, solver: LinearSolver, trajectory: Trajectory, tape: Tape) -> None:
+        self._solver, self._trajectory, self._tape = solver, trajectory, tape
+        self._last: Record | None = None
+
+    def observe(self, record: Record, seen: Observation) -> None:
+        raise NotImplementedError("Implicit does not differentiate the regularizer")
+
+    def moved(self, record: Record) -> None:
+        self._last = record
+
+    def path(self) -> Params:
+        raise NotImplementedError("Implicit does not differentiate the regularizer")
+
+    def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
+        assert self._last is not None
+        tick, hyper = self._last.tick, self._tape.hyper
+        hessian = self._trajectory.train_hessian_product(state, hyper, tick)
+        eta = self._trajectory.dynamics.learning_rate(self._last.state.step)
+        with torch.no_grad():
+            v = self._solver.solve(hessian, final.by_params, eta)
+        return sub(final.by_hyper, self._trajectory.mixed_product(state, hyper, tick, v))

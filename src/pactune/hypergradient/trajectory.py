@@ -1,0 +1,288 @@
+"""The inner trajectory as pure functions: what is measured at θ_t, how θ_t moves, and how adjoints come back.
+
+Every estimator is written on these functions alone; engines decide when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pactune.data import Batch
+from pactune.dynamics.base import Dynamics, Slots, StepInputs
+from pactune.objectives.base import Objective, PathContext
+from pactune.problem import Problem
+from pactune.streams import seed_forward
+from pactune.trees import Params, add, clone, leaves, split, zeros_like
+
+__all__ = ["Adjoint", "InnerState", "Observation", "Record", "Tick", "Trajectory", "ValueAndGradient"]
+
+
+class InnerState(NamedTuple):
+    """θ_t with everything the next step depends on."""
+
+    params: Params
+    slots: Slots
+    buffers: Params
+    step: int
+
+
+class Tick(NamedTuple):
+    """The outside world at one inner step: mini-batches, noise, and the seeds of stochastic forwards."""
+
+    train: Batch
+    valid: Batch
+    noise: Params | None
+    keys: tuple[int, int] | None
+
+
+class Record(NamedTuple):
+    """A step that can be replayed: where it started, what it met, and λ at that time."""
+
+    state: InnerState
+    tick: Tick
+    hyper: Params
+
+
+class Adjoint(NamedTuple):
+    """The derivative of a scalar with respect to the state."""
+
+    params: Params
+    slots: Slots
+
+
+class Observation(NamedTuple):
+    """What is seen at θ_t.
+
+    Attributes:
+        gradient: ∇R_T without the penalty, which the step uses again.
+        buffers: the buffers after the training forward.
+        summand: q_t, None when the objective has no path term.
+        by_hyper: direct λ-derivative of q_t, None when not asked for.
+        by_params: θ-derivative of q_t, None when not asked for.
+    """
+
+    gradient: Params
+    buffers: Params
+    summand: Tensor | None = None
+    by_hyper: Params | None = None
+    by_params: Params | None = None
+
+
+class ValueAndGradient(NamedTuple):
+    """The risk at θ_T with its direct derivatives."""
+
+    value: Tensor
+    by_params: Params
+    by_hyper: Params
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Problem, dynamics and objective, seen as functions of (θ_t, λ).
+
+    Attributes:
+        problem: the two risks.
+        dynamics: how θ moves.
+        objective: what is measured along the way.
+        stochastic: whether forwards draw random numbers and have to be seeded step by step.
+    """
+
+    problem: Problem
+    dynamics: Dynamics
+    objective: Objective
+    stochastic: bool = False
+
+    # Measuring at θ_t
+
+    def observe(self, state: InnerState, hyper: Params, tick: Tick, *, by_hyper: bool, by_params: bool) -> Observation:
+        """Return ∇R_T(θ_t), and q_t with the derivatives asked for.
+
+        The training gradient is computed once and serves both Δ_t and the step. A double backward is run only when the
+        θ-derivative is wanted or λ enters the losses themselves.
+        """
+        graph = self.objective.has_path and (by_params or (by_hyper and self.problem.enters_losses))
+        params, lambdas = leaves(state.params), leaves(hyper) if by_hyper else hyper
+        buffers = clone(state.buffers)
+        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
+        if not self.objective.has_path:
+            return Observation(gradient, buffers)
+        valid = self._valid_gradient(params, lambdas, state.buffers, tick, graph=graph)
+        context = self._context(state, self._factors(params, lambdas))
+        with torch.set_grad_enabled(by_hyper or by_params):
+            train = self._with_penalty(gradient, params, lambdas)
+        measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
+        detached = _plain(gradient)
+        if not (by_hyper or by_params):
+            return Observation(detached, buffers, measured.summand)
+        outputs = [(train, measured.by_train), (valid, measured.by_valid)]
+        if self.objective.uses_step_size and context.factors:
+            with torch.enable_grad():
+                direct = self.objective.summand(_plain(train), _plain(valid), context)
+            outputs.append(({"summand": direct}, {"summand": torch.ones_like(direct)}))
+        wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
+        named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
+        return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
+
+    # Moving
+
+    def advance(self, state: InnerState, hyper: Params, tick: Tick, seen: Observation) -> InnerState:
+        """Return the state after the step, from what was observed at θ_t."""
+        with torch.no_grad():
+            params, slots = self._move(self.dynamics, state, hyper, tick, seen.gradient)
+        return InnerState(params, slots, seen.buffers, state.step + 1)
+
+    def replay(self, state: InnerState, hyper: Params, tick: Tick, *, graph: bool) -> Adjoint:
+        """Repeat a step inside an autograd graph; `state` and `hyper` are leaves or dual tensors."""
+        gradient = self._train_gradient(state.params, hyper, clone(state.buffers), tick, graph=graph)
+        params, slots = self._move(self.dynamics.pull_back_form(), state, hyper, tick, gradient)
+        return Adjoint(params, slots if self.dynamics.differentiable else {})
+
+    def pull_back(self, record: Record, adjoint: Adjoint, *, to_state: bool) -> tuple[Params, Adjoint | None]:
+        """Take an adjoint of the state after a step back through the step.
+
+        Args:
+            record: the step.
+            adjoint: derivative with respect to the state after it.
+            to_state: whether the derivative with respect to the state before the step is wanted too.
+
+        Returns:
+            The λ-derivative, and the adjoint of the state before the step.
+        """
+        before, lambdas = record.state, leaves(record.hyper)
+        params = leaves(before.params)
+        slots = {slot: leaves(values) for slot, values in before.slots.items()} if to_state else before.slots
+        start = InnerState(params, slots, before.buffers, before.step)
+        with torch.enable_grad():
+            after = self.replay(start, lambdas, record.tick, graph=to_state or self.problem.enters_losses)
+        outputs = [(after.params, adjoint.params)]
+        outputs += [(after.slots[slot], values) for slot, values in adjoint.slots.items()]
+        if not to_state:
+            return _vjp(outputs, lambdas)[0], None
+        by_hyper, by_params, *by_slots = _vjp(outputs, lambdas, params, *slots.values())
+        return by_hyper, Adjoint(by_params, dict(zip(slots, by_slots, strict=True)))
+
+    def pull_back_initial(self, drawn: Params, hyper: Params, by_params: Params) -> Params:
+        """Take an adjoint of θ_0 back to λ, where θ_0 is a function of λ."""
+        lambdas = leaves(hyper)
+        with torch.enable_grad():
+            start = self.problem.initial(drawn, lambdas)
+        return _vjp([(start, by_params)], lambdas)[0]
+
+    # The risk at θ_T
+
+    def final_risk(self, state: InnerState, hyper: Params, *, key: int | None = None) -> ValueAndGradient:
+        """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives."""
+        source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
+        risk = self.problem.valid_risk if self.objective.risk_of == "valid" else self.problem.train_risk
+        params, lambdas = leaves(state.params), leaves(hyper)
+        value, rows = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device), 0
+        by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
+        for batch in source.epoch():
+            self._seed(key)
+            with torch.enable_grad():
+                part = batch.rows * risk(params, lambdas, clone(state.buffers), batch)
+            found_params, found_hyper = _vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
+            value, rows = value + part.detach(), rows + batch.rows
+            by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
+        return ValueAndGradient(
+            value / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
+        )
+
+    def train_hessian_product(self, state: InnerState, hyper: Params, tick: Tick) -> Callable[[Params], Params]:
+        """Return v ↦ ∇²_θ R_T v at θ, penalty included, and keep one graph for all products."""
+        params, train = self._train_graph(state, hyper, tick)
+
+        return lambda vector: _vjp([(train, vector)], params, retain=True)[0]
+
+    def mixed_product(self, state: InnerState, hyper: Params, tick: Tick, vector: Params) -> Params:
+        """Return vᵀ ∂²R_T/∂θ∂λ at θ."""
+        lambdas = leaves(hyper)
+        _, train = self._train_graph(state, lambdas, tick)
+        return _vjp([(train, vector)], lambdas)[0]
+
+    # Inner workings
+
+    def _train_graph(self, state: InnerState, hyper: Params, tick: Tick) -> tuple[Params, Params]:
+        params = leaves(state.params)
+        with torch.enable_grad():
+            gradient = self._train_gradient(params, hyper, clone(state.buffers), tick, graph=True)
+            return params, self._with_penalty(gradient, params, hyper)
+
+    def _train_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
+        self._seed(tick.keys[0] if tick.keys else None)
+        with torch.enable_grad(), _second_order(graph):
+            risk = self.problem.train_risk(params, hyper, buffers, tick.train)
+            return _gradient(risk, params, graph=graph)
+
+    def _valid_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
+        if not self.objective.uses_valid_gradient:
+            return zeros_like(params)
+        self._seed(tick.keys[1] if tick.keys else None)
+        with torch.enable_grad(), _second_order(graph):
+            risk = self.problem.valid_risk(params, hyper, clone(buffers), tick.valid)
+            return _gradient(risk, params, graph=graph)
+
+    def _with_penalty(self, gradient: Params, params: Params, hyper: Params) -> Params:
+        if not self.problem.has_penalty:
+            return gradient
+        return add(gradient, self.problem.penalty_gradient(params, hyper))
+
+    def _factors(self, params: Params, hyper: Params) -> Params:
+        return self.problem.learning_rates(params, hyper) if self.problem.has_learning_rates else {}
+
+    def _context(self, state: InnerState, factors: Params) -> PathContext:
+        eta = self.dynamics.learning_rate(state.step)
+        return PathContext(eta, factors, self.problem.train.rows, self.problem.valid.rows)
+
+    def _move(
+        self, dynamics: Dynamics, state: InnerState, hyper: Params, tick: Tick, gradient: Params
+    ) -> tuple[Params, Slots]:
+        penalty = (lambda at: self.problem.penalty_gradient(at, hyper)) if self.problem.has_penalty else None
+        factors = self._factors(state.params, hyper)
+        inputs = StepInputs(gradient, penalty, factors, tick.noise, state.step)
+        return dynamics.step(state.params, state.slots, inputs)
+
+    def _seed(self, key: int | None) -> None:
+        if self.stochastic and key is not None:
+            seed_forward(self.problem.device, key)
+
+
+def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
+    """Return the gradient of a risk; a parameter that the risk does not use gets zeros."""
+    if not risk.requires_grad:
+        return zeros_like(params)
+    found = torch.autograd.grad(risk, list(params.values()), create_graph=graph, allow_unused=True)
+    return split(found, params)[0]
+
+
+def _vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = False) -> list[Params]:
+    """Return the vector–Jacobian products of (function, cotangent) pairs with respect to each tree.
+
+    Zeros stand where nothing depends on an input.
+    """
+    pairs = [(f[name], c[name]) for f, c in outputs for name in c if f[name].requires_grad]
+    inputs = [tensor for tree in trees for tensor in tree.values()]
+    if not pairs or not inputs:
+        return [zeros_like(tree) for tree in trees]
+    functions, cotangents = zip(*pairs, strict=True)
+    return split(torch.autograd.grad(functions, inputs, cotangents, retain_graph=retain, allow_unused=True), *trees)
+
+
+def _plain(tree: Params) -> Params:
+    return {name: value.detach() for name, value in tree.items()}
+
+
+def _without_graph(context: PathContext) -> PathContext:
+    return context._replace(factors=_plain(context.factors))
+
+
+def _second_order(graph: bool) -> AbstractContextManager[None]:
+    """Fused attention has no double backward: inside second-order code only the plain kernel is allowed."""
+    return sdpa_kernel(SDPBackend.MATH) if graph else nullcontext()

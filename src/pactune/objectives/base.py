@@ -1,0 +1,100 @@
+"""What an objective is: a risk at θ_T plus ζ times the root of a sum along the trajectory."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pactune.errors import SettingError
+from pactune.trees import Params, dot, leaves, scale
+
+__all__ = ["Measured", "Objective", "PathContext", "check_zeta", "clip"]
+
+Zeta = float | Literal["theory", "auto"]
+
+
+class PathContext(NamedTuple):
+    """What a summand may need besides the two gradients.
+
+    Attributes:
+        learning_rate: η_t of the inner dynamics.
+        factors: hyperparameters' factors on it, by parameter name.
+        train_rows: n_T.
+        valid_rows: n_V.
+    """
+
+    learning_rate: float
+    factors: Params
+    train_rows: int
+    valid_rows: int
+
+
+class Measured(NamedTuple):
+    """A summand and its derivatives with respect to the two gradients it is made of."""
+
+    summand: Tensor
+    by_train: Params
+    by_valid: Params
+
+
+class Objective(ABC):
+    """J(λ) = E[R(θ_T)] + ζ √(Σ_t E[q_t]), where q_t is a summand of the two risks' gradients at θ_t.
+
+    To add one, subclass, write `summand`, and add a row to the conformance table of the tests.
+    """
+
+    zeta: Zeta
+
+    chain_mean: Literal["inside", "outside"] = "inside"
+    has_path: bool = True
+    uses_valid_gradient: bool = True
+    uses_step_size: bool = False
+    risk_of: Literal["train", "valid"] = "valid"
+
+    @abstractmethod
+    def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
+        """Return q_t from ∇R_T (penalty included) and ∇R_V; differentiable in both."""
+
+    def measure(self, train: Params, valid: Params, context: PathContext) -> Measured:
+        """Return q_t and its derivatives with respect to the two gradients, without a graph behind them."""
+        with torch.enable_grad():
+            a, b = leaves(train), leaves(valid)
+            value = self.summand(a, b, context)
+            found = torch.autograd.grad(value, [*a.values(), *b.values()], allow_unused=True)
+        parts = [
+            torch.zeros_like(like) if g is None else g
+            for like, g in zip([*a.values(), *b.values()], found, strict=True)
+        ]
+        return Measured(
+            value.detach(), dict(zip(a, parts[: len(a)], strict=True)), dict(zip(b, parts[len(a) :], strict=True))
+        )
+
+    def theory_zeta(self, learning_rate: float, beta: float) -> float:
+        """Return ζ = √(βη/4), with which the objective is the bound up to terms free of λ."""
+        return math.sqrt(beta * learning_rate / 4)
+
+
+def clip(gradient: Params, bound: float | None) -> Params:
+    """Return g / max(1, ‖g‖/γ), smooth at g = 0."""
+    if bound is None:
+        return gradient
+    length = dot(gradient, gradient).clamp_min(bound * bound).sqrt()
+    return scale(bound / length, gradient)
+
+
+def check_zeta(zeta: object) -> None:
+    """Raise unless ζ is a finite number ≥ 0, "theory" or "auto"."""
+    if zeta in ("theory", "auto"):
+        return
+    if isinstance(zeta, bool) or not isinstance(zeta, (int, float)) or not (math.isfinite(zeta) and zeta >= 0):
+        raise SettingError(f'`zeta` must be a finite number ≥ 0, "theory" or "auto", got {zeta!r}')
+
+
+def check_bound(name: str, value: float | None) -> None:
+    """Raise unless a clipping norm is None or positive."""
+    if value is not None and not value > 0:
+        raise SettingError(f"`{name}` must be a positive norm or None, got {value}")

@@ -1,0 +1,73 @@
+"""What a run gives back: its history, the kept model and hyperparameters, and the plain training run beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["Result", "Status"]
+
+Status = Literal["completed", "converged", "interrupted", "diverged"]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of `Tuner.fit`.
+
+    Attributes:
+        model: the user's own model, with the kept parameters and buffers.
+        hyper: the user's own hyper module, with the λ that the kept parameters were trained with.
+        status: "completed", "converged", "interrupted" (Ctrl-C) or "diverged".
+        zeta: ζ of the kept run.
+        kept_step: the outer step whose parameters were kept; 0 when there is none.
+        rows: the history as a list of rows.
+        plain_rows: the same for plain training with λ fixed where it started.
+        trials: with `zeta="auto"`, the histories of all ζ that were tried.
+        verdict: whether tuning paid, in words.
+        pays: whether it did, by the rule of `verdict`; None when nothing was finished.
+    """
+
+    model: nn.Module
+    hyper: nn.Module
+    status: Status
+    zeta: float
+    kept_step: int
+    rows: list[Row] = field(repr=False)
+    plain_rows: list[Row] = field(repr=False)
+    trials: list[Row] = field(repr=False, default_factory=list)
+    verdict: str = ""
+    pays: bool | None = None
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """A row per outer step: risks, accuracies, regularizer, objective, hypergradient norm and seconds."""
+        return _frame(self.rows)
+
+    @property
+    def plain(self) -> pd.DataFrame:
+        """The same columns for plain training with λ fixed where it started, as far as they apply."""
+        return _frame(self.plain_rows)
+
+    @property
+    def kept(self) -> Row:
+        """The row of the kept outer step."""
+        return self.rows[self.kept_step - 1] if self.kept_step else {}
+
+    def plot(self) -> Figure:
+        """Draw risks, accuracies, and the two parts of the objective against the outer step."""
+        from pactune.plots import draw_history
+
+        return draw_history(self)
+
+
+def _frame(rows: list[Row]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows)

@@ -1,0 +1,98 @@
+"""A slow, obvious reference: what every estimator differentiates, written as a function of λ and nothing else.
+
+An estimator that holds θ_a fixed when it differentiates a function of θ_t promises the derivative, at λ' = λ, of the
+function evaluated on the trajectory that starts at θ_a and runs to t under λ'. `frozen_parts` evaluates exactly that,
+step by step and summand by summand, without any derivative; finite differences of it judge every estimator.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from pactune.engine import Lane, Plan
+from pactune.hypergradient.base import Estimator
+from pactune.hypergradient.trajectory import InnerState, Tick, Trajectory
+from pactune.streams import forked_rng
+from pactune.trees import Params
+
+__all__ = ["Path", "frozen_objective", "record_path"]
+
+
+class Path(NamedTuple):
+    """One chain's trajectory under the present λ."""
+
+    drawn: Params | None
+    states: list[InnerState]
+    ticks: list[Tick]
+
+
+def record_path(plan: Plan, lane: Lane, hyper: Params) -> list[Path]:
+    """Run the next round of a lane without derivatives and keep every state; the lane does not move."""
+    starts, drawn = lane._starts(hyper)
+    first = lane.rounds * plan.inner_steps
+    ticks = [lane.world.ticks(first + t, lane.chains) for t in range(plan.inner_steps)]
+    paths = []
+    for chain, start in enumerate(starts):
+        own = [tick[chain] for tick in ticks]
+        states = [start]
+        for tick in own:
+            states.append(_advance(plan.trajectory, states[-1], hyper, tick))
+        paths.append(Path(drawn[chain] if drawn is not None else None, states, own))
+    return paths
+
+
+def frozen_objective(plan: Plan, paths: list[Path], base: Params, hyper: Params) -> torch.Tensor:
+    """Return J's first-order form around `base`, evaluated at `hyper`.
+
+    Every term is evaluated on the piece of trajectory that its estimator differentiates. The root of the sum is
+    linearised at `base`, since an estimator divides by the √Y of the trajectory that was run.
+    """
+    objective, zeta = plan.trajectory.objective, plan.zeta
+    risk = torch.stack([_risk(plan, path, hyper) for path in paths]).mean()
+    if not objective.has_path:
+        return risk
+    here = torch.stack([_sum(plan, path, base) for path in paths])
+    there = torch.stack([_sum(plan, path, hyper) for path in paths])
+    if objective.chain_mean == "outside":
+        return risk + zeta * (here.sqrt() + (there - here) / (2 * here.sqrt())).mean()
+    root = here.mean().sqrt()
+    return risk + zeta * (root + (there - here).mean() / (2 * root))
+
+
+def _risk(plan: Plan, path: Path, hyper: Params) -> torch.Tensor:
+    state = _rerun(plan, path, plan.risk_estimator, plan.inner_steps, hyper)
+    key = path.ticks[-1].keys
+    with forked_rng(plan.trajectory.problem.device):
+        return plan.trajectory.final_risk(state, hyper, key=key[1] if key else None).value
+
+
+def _sum(plan: Plan, path: Path, hyper: Params) -> torch.Tensor:
+    """Return Σ_t q_t, each on its own piece of trajectory."""
+    terms = []
+    for t, tick in enumerate(path.ticks):
+        state = _rerun(plan, path, plan.path_estimator, t, hyper)
+        with forked_rng(plan.trajectory.problem.device):
+            seen = plan.trajectory.observe(state, hyper, tick, by_hyper=False, by_params=False)
+        assert seen.summand is not None
+        terms.append(seen.summand)
+    return torch.stack(terms).sum()
+
+
+def _rerun(plan: Plan, path: Path, estimator: Estimator, t: int, hyper: Params) -> InnerState:
+    """Return θ_t on the trajectory that starts at the estimator's anchor and runs under `hyper`."""
+    anchor = estimator.anchor(t, plan.inner_steps)
+    state, problem = path.states[anchor], plan.trajectory.problem
+    if anchor == 0 and path.drawn is not None and problem.has_initial and estimator.reach(plan.inner_steps):
+        reaches = t <= estimator.reach(plan.inner_steps)
+        state = state._replace(params=problem.initial(path.drawn, hyper)) if reaches else state
+    for tick in path.ticks[anchor:t]:
+        state = _advance(plan.trajectory, state, hyper, tick)
+    return state
+
+
+def _advance(trajectory: Trajectory, state: InnerState, hyper: Params, tick: Tick) -> InnerState:
+    with forked_rng(trajectory.problem.device):
+        seen = trajectory.observe(state, hyper, tick, by_hyper=False, by_params=False)
+        return trajectory.advance(state, hyper, tick, seen)

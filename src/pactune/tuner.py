@@ -1,0 +1,310 @@
+"""`Tuner`: the offline and online algorithms over problem, dynamics, objective and estimators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from pactune.callbacks import Callback
+from pactune.dynamics import Dynamics, as_dynamics
+from pactune.engine import Initial, Lane, Outcome, Plan, World, consumes_randomness
+from pactune.errors import DivergenceError, SettingError
+from pactune.fitting import Fit, FitSettings, Keep
+from pactune.hypergradient import Estimator, Truncated
+from pactune.hypergradient.entries import Setting, check_entries
+from pactune.hypergradient.trajectory import Trajectory
+from pactune.objectives import Objective, PACBayes
+from pactune.problem import Problem
+from pactune.result import Result
+from pactune.streams import Streams
+from pactune.trees import Params, clone, norm
+
+__all__ = ["ObjectiveValue", "Tuner"]
+
+
+class ObjectiveValue(NamedTuple):
+    """J(λ) and its parts: total = risk + ζ · regularizer."""
+
+    risk: float
+    regularizer: float
+    total: float
+
+
+class Tuner:
+    """Tunes the hyperparameters of a `Problem` by gradient.
+
+    Args:
+        problem: model, hyperparameters and data.
+        inner: the inner dynamics: `SGD`, `Adam`, `Langevin`, or a `torch.optim` factory while K ≤ 1.
+        inner_steps: T, the inner steps per outer step.
+        outer: a `torch.optim` optimizer over the parameters of the hyper module.
+        objective: `PACBayes(zeta)` (Eq. 5), `ValidationRisk()` (Eq. 4), `Flatness`, `SameDistribution`, `UnequalSteps`.
+        hypergradient: how the risk at θ_T is differentiated; `Truncated(1)`, the default, is T1–T2.
+        path_hypergradient: how the regularizer is differentiated; `Truncated(0)`, the default, is the paper's K = 0.
+        chains: C, the number of trajectories that estimate the expectations.
+        restart: draw θ_0 anew at every outer step (the algorithm); False keeps θ going (the experiments).
+        online: move λ also at every inner step by ζ∇‖Δ_t‖ (Algorithm C.2).
+        seed: of all mini-batches, noise and draws of θ_0. No global seed is touched.
+        initial: P_0, a function from a `torch.Generator` to a dict of parameters. By default a single chain without
+            restart starts at the model's present parameters; otherwise the modules' `reset_parameters` are used.
+
+    Raises:
+        SettingError: a setting breaks its rule.
+
+    Example:
+        >>> import pactune as pt
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(3, 2)
+        >>> hyper = pt.WeightDecay(model)
+        >>> x, y = torch.randn(20, 3), torch.randint(0, 2, (20,))
+        >>> problem = pt.Problem(model, hyper, train=(x[:10], y[:10]), valid=(x[10:], y[10:]),
+        ...                      loss=torch.nn.functional.cross_entropy)
+        >>> tuner = pt.Tuner(problem, inner=pt.SGD(lr=0.1), inner_steps=5,
+        ...                  outer=torch.optim.SGD(hyper.parameters(), lr=0.1), objective=pt.PACBayes(zeta=0.01))
+        >>> result = tuner.fit(outer_steps=3)
+        >>> result.status, len(result.history)
+        ('completed', 3)
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        inner: Dynamics | Any,
+        inner_steps: int,
+        outer: torch.optim.Optimizer,
+        objective: Objective | None = None,
+        hypergradient: Estimator | None = None,
+        path_hypergradient: Estimator | None = None,
+        chains: int = 1,
+        restart: bool = False,
+        online: bool = False,
+        seed: int = 0,
+        initial: Initial | None = None,
+    ) -> None:
+        self.problem = problem
+        self.inner = as_dynamics(inner)
+        self.inner_steps, self.chains, self.seed = inner_steps, chains, seed
+        self.outer = outer
+        self.objective = objective if objective is not None else PACBayes()
+        self.risk_estimator = hypergradient if hypergradient is not None else Truncated(1)
+        self.path_estimator = path_hypergradient if path_hypergradient is not None else Truncated(0)
+        self.restart, self.online, self.initial = restart, online, initial
+        self._check_settings()
+        self.start_hyper = clone(problem.hyperparameters())
+        self._pending = False
+        self._last_hyper: Params | None = None
+
+    def hypergradient(self) -> ObjectiveValue:
+        """Run one round of T inner steps from the current state and fill `.grad` of every hyperparameter.
+
+        θ moves on and is copied into the user's model; λ does not move. Step your own optimizer, and call again.
+
+        Returns:
+            risk, regularizer √Y, and total = risk + ζ·√Y.
+
+        Raises:
+            DivergenceError: the objective or its gradient is not finite.
+            GradientError: a hyperparameter's gradient would be identically zero.
+            SettingError: with `online=True`, where λ moves inside the round, or `zeta="auto"`.
+        """
+        if self.online:
+            raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
+        plan = self.plan(self.zeta)
+        self.prepare(plan.zeta)
+        outcome = self.lane.run(plan, self.problem.hyperparameters())
+        value, _ = self.measure(outcome, plan.zeta)
+        self.fill_gradients(outcome.gradient)
+        self.publish(self.lane)
+        return value
+
+    def fit(
+        self,
+        outer_steps: int,
+        *,
+        test: Any = None,
+        keep: Keep = "last",
+        tolerance: float = 0.0,
+        callbacks: Sequence[Callback] = (),
+        progress: bool | None = None,
+        plain_steps: int | None = None,
+        on_divergence: str = "raise",
+    ) -> Result:
+        """Tune for `outer_steps` outer steps. A second call goes on where the first one ended.
+
+        Args:
+            outer_steps: how often λ is to move.
+            test: a test set to report on; nothing is ever chosen by it.
+            keep: which outer step's parameters are kept: "last", or "best-objective", that of the least J. With
+                `zeta="auto"` the rule chooses the step too and this is ignored.
+            tolerance: stop with status "converged" when the norm of the hypergradient falls to this.
+            callbacks: listeners with `on_fit_begin`, `on_outer_step`, `on_fit_end`.
+            progress: show progress on stderr; None does so on a terminal only.
+            plain_steps: for how many outer steps plain training (λ fixed where it started) runs beside the tuned
+                run; by default as many, or one with `restart`.
+            on_divergence: "raise" a `DivergenceError` that carries the result, or "return" the result so far.
+
+        Returns:
+            The result. After Ctrl-C it is the result so far, with status "interrupted".
+        """
+        settings = FitSettings(
+            outer_steps=outer_steps,
+            test=test,
+            keep=keep,
+            tolerance=tolerance,
+            callbacks=tuple(callbacks),
+            progress=progress,
+            plain_steps=plain_steps,
+            on_divergence=on_divergence,
+        )
+        return Fit(self, settings, self.zeta).run()
+
+    # What a round is made of
+
+    @property
+    def zeta(self) -> float:
+        """ζ as a number."""
+        if self.objective.zeta == "auto":
+            raise SettingError('`zeta="auto"` is chosen by `fit`; for a single round pass a number or "theory"')
+        if self.objective.zeta == "theory":
+            return self.objective.theory_zeta(self.inner.learning_rate(0), self.beta)
+        return float(self.objective.zeta)
+
+    @property
+    def beta(self) -> float:
+        """β = τ/n with n the size of the sample that the bound is on; 1 when the dynamics has no temperature."""
+        tau = self.inner.inverse_temperature_or_none()
+        source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
+        return 1.0 if tau is None else tau / source.rows
+
+    @cached_property
+    def world(self) -> World:
+        """Mini-batches, noise and draws, as functions of the seed."""
+        stochastic = consumes_randomness(self.problem)
+        return World(self.problem, self.inner, Streams(self.seed), stochastic, self.initial)
+
+    @cached_property
+    def lane(self) -> Lane:
+        """The chains of the tuned run; it starts at the model's parameters and buffers when first asked for."""
+        params, buffers = clone(self.problem.parameters()), clone(self.problem.buffers())
+        return Lane(self.world, self.chains, self.restart, params, buffers)
+
+    @cached_property
+    def plain_lane(self) -> Lane:
+        """The chains of the plain run, which starts where the tuned one does."""
+        return replace(self.lane, world=replace(self.world, lane="plain"))
+
+    def plan(self, zeta: float) -> Plan:
+        """Return how a round is run at ζ."""
+        trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic)
+        return Plan(trajectory, self.inner_steps, zeta, self.risk_estimator, self.path_estimator)
+
+    def prepare(self, zeta: float) -> None:
+        """Check, before the first round, that all can be differentiated, and put the model into training mode."""
+        if not self.problem.model.training:
+            self.problem.model.train()
+        setting = Setting(
+            self.objective, self.risk_estimator, self.path_estimator, self.inner_steps, self.restart, zeta
+        )
+        check_entries(self.problem, setting)
+
+    def publish(self, lane: Lane) -> None:
+        """Copy the first chain into the user's model."""
+        assert lane.states is not None
+        self.problem.load(lane.states[0].params, lane.states[0].buffers)
+
+    @staticmethod
+    def measure(outcome: Outcome, zeta: float) -> tuple[ObjectiveValue, float]:
+        """Return J with its parts and the norm of the gradient, as numbers.
+
+        Raises:
+            DivergenceError: one of them is not finite.
+        """
+        risk, regularizer = float(outcome.risk), float(outcome.regularizer)
+        value = ObjectiveValue(risk, regularizer, risk + zeta * regularizer)
+        length = float(norm(outcome.gradient)) if outcome.gradient else 0.0
+        if not (math.isfinite(value.total) and math.isfinite(length)):
+            raise DivergenceError(
+                f"the objective or its gradient is not finite (risk {risk:.4g}, regularizer {regularizer:.4g}, "
+                f"gradient norm {length:.4g}); lower the inner or the outer learning rate"
+            )
+        return value, length
+
+    def fill_gradients(self, gradient: Params) -> None:
+        """Write a λ-gradient into `.grad`."""
+        parameters = dict(self.problem.hyper.named_parameters())
+        for name, value in gradient.items():
+            parameters[name].grad = value.detach().clone()
+
+    # How λ moves
+
+    def set_pending(self, gradient: Params) -> None:
+        """Remember a gradient; λ moves at the beginning of the next round, so that the present one can be kept."""
+        self.fill_gradients(gradient)
+        self._pending = True
+
+    def move_hyper(self) -> None:
+        """Make the outer step that is pending, from the λ of the last round."""
+        if self._last_hyper is not None:
+            self.problem.load_hyper(self._last_hyper)
+            self._last_hyper = None
+        if self._pending:
+            self.outer.step()
+            self.outer.zero_grad(set_to_none=True)
+            self._pending = False
+
+    def online_step(self, gradient: Params) -> None:
+        """Move λ inside a round (Algorithm C.2)."""
+        self.fill_gradients(gradient)
+        self.outer.step()
+
+    def remember_hyper(self) -> None:
+        """Remember λ of the last round, since the user's module is about to hold the kept one."""
+        self._last_hyper = clone(self.problem.hyperparameters())
+
+    # Checks
+
+    def _check_settings(self) -> None:
+        if not isinstance(self.problem, Problem):
+            raise SettingError(f"`problem` must be a Problem, got {type(self.problem).__name__}")
+        for name, value in (("inner_steps", self.inner_steps), ("chains", self.chains)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SettingError(f"`{name}` must be a whole number ≥ 1, got {value!r}")
+        if not isinstance(self.objective, Objective):
+            raise SettingError(f"`objective` must be PACBayes(...) or another objective, got {self.objective!r}")
+        self._check_outer()
+        self._check_estimators()
+
+    def _check_outer(self) -> None:
+        if not isinstance(self.outer, torch.optim.Optimizer):
+            raise SettingError(f"`outer` must be a torch.optim optimizer, got {type(self.outer).__name__}")
+        held = {id(p) for group in self.outer.param_groups for p in group["params"]}
+        named = dict(self.problem.hyper.named_parameters())
+        missing = [name for name in self.problem.hyperparameters() if id(named[name]) not in held]
+        if missing:
+            raise SettingError(f"`outer` must hold hyper.parameters(); it lacks {', '.join(missing)}")
+
+    def _check_estimators(self) -> None:
+        count = sum(value.numel() for value in self.problem.hyperparameters().values())
+        roles = {"hypergradient": self.risk_estimator, "path_hypergradient": self.path_estimator}
+        for role, estimator in roles.items():
+            if not isinstance(estimator, Estimator):
+                raise SettingError(f"`{role}` must be an estimator such as Truncated(1), got {estimator!r}")
+            estimator.check(role=role, inner_steps=self.inner_steps, dynamics=self.inner, count=count)
+        if self.objective.has_path and not self.path_estimator.for_path:
+            raise SettingError(
+                f"`path_hypergradient={self.path_estimator}` cannot differentiate the regularizer; "
+                "use Truncated, Windowed or ForwardMode"
+            )
+        if self.online and self.objective.has_path and not self.path_estimator.online:
+            raise SettingError(
+                f"`path_hypergradient={self.path_estimator}` is not known at every step, which online=True needs; "
+                "use Truncated or ForwardMode"
+            )
+        if not self.inner.differentiable and self.problem.has_learning_rates:
+            raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
