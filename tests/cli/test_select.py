@@ -1,6 +1,7 @@
 """`pactune select`: what it prints and writes, and what it says when a table cannot be used."""
 
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -145,3 +146,16 @@ def test_files_that_cannot_be_read(pactune, tmp_path):
     (tmp_path / "empty.csv").write_text("")
     status, _, err = pactune("select", tmp_path / "empty.csv", "--target", "b")
     assert (status, "empty.csv" in err) == (1, True)
+
+
+def test_starts_without_torch(tmp_path, table):
+    """Loading torch takes seconds, and selection needs none of it."""
+    file = tmp_path / "data.csv"
+    table.to_csv(file, index=False)
+    arguments = ["pactune", "select", str(file), "--target", "price", "--output", str(tmp_path / "out")]
+    code = (
+        f"import sys, atexit; sys.argv = {arguments!r}; atexit.register(lambda: print('torch' in sys.modules))\n"
+        "from pactune.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

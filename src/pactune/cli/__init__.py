@@ -39,7 +39,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[  # noqa: ARG001 - its callback does the work
+    version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
     ] = False,
 ) -> None:
