@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from pactune.cli import main
+from pactune.cli.tables import split_target
+from pactune.errors import DataError
 
 
 @pytest.fixture
@@ -82,6 +84,12 @@ def test_parquet_and_classes(pactune, tmp_path, table):
     status, out, _ = pactune("select", file, "--target", "price", "--format", "json", "--output", tmp_path / "out")
     assert status == 0
     assert sorted(json.loads(out)["selected"]) == ["x3", "x8"]
+
+
+def test_repeated_columns_are_named(pactune, tmp_path, table):
+    table.columns = ["x0", "x0", *table.columns[2:]]
+    with pytest.raises(DataError, match="more than one column 'x0'"):
+        split_target(table, "price", [])
 
 
 def test_beta_auto(pactune, tmp_path, table):

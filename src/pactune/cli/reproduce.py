@@ -43,10 +43,10 @@ ITEMS = (
     Item(
         "freedman",
         "section 4.1, two true predictors: test MSE against Eq. 1, Eq. 5 and AIC; validation R²; ablation β × ζ",
-        "6 min",
-        "20 s",
+        "10 min",
+        "30 s",
     ),
-    Item("freedman-null", "the same with no true predictor", "6 min", "20 s"),
+    Item("freedman-null", "the same with no true predictor", "10 min", "30 s"),
 )
 
 app = typer.Typer(help="Reproduce the paper's figures and tables.", no_args_is_help=False)

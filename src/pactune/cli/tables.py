@@ -46,10 +46,13 @@ def split_target(
         The features and the target.
 
     Raises:
-        DataError: fewer than ten rows; a column that is not there, holds missing or infinite values, text or dates, or
+        DataError: fewer than ten rows; a column that is not there or there twice, holds missing or infinite values, text or dates, or
             is constant. The message names the column and says what to do.
     """
     table = table.rename(columns=str)
+    repeated = table.columns[table.columns.duplicated()].unique().tolist()
+    if repeated:
+        raise DataError(f"more than one {_columns(repeated)}; rename them")
     for name in (target, *drop):
         if name not in table.columns:
             raise DataError(f"no column named {name!r}; the table has {_listed(list(table.columns))}")
