@@ -46,8 +46,8 @@ def split_target(
         The features and the target.
 
     Raises:
-        DataError: fewer than ten rows; a column that is not there or there twice, holds missing or infinite values, text or dates, or
-            is constant. The message names the column and says what to do.
+        DataError: fewer than ten rows; a column that is not there or there twice, holds missing or infinite values,
+            text or dates, or is constant. The message names the column and says what to do.
     """
     table = table.rename(columns=str)
     repeated = table.columns[table.columns.duplicated()].unique().tolist()
