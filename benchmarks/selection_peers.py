@@ -99,7 +99,7 @@ PEERS: dict[str, tuple[Select, str | None]] = {
 
 # Minutes per fit: measured on fewer seeds, and not on the real tables.
 SLOW = {"Boruta"}
-SLOW_SEEDS = 2
+SLOW_SEEDS = 1
 
 
 def freedman_rows(select: Select, seeds: int, *, null: bool) -> dict[str, Any]:

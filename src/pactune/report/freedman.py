@@ -126,7 +126,7 @@ def _objective_figure(data: FigureData, curves: dict[str, dict[str, Band]], note
         axes.set_ylabel("test MSE", color="C0")
         other.set_ylabel("objective", color="C3")
         _mark_true(data, axes)
-        axes.legend(handles=lines, frameon=False, loc="best")
+        axes.legend(handles=lines, frameon=False, loc="upper center")
     return figure
 
 
@@ -164,6 +164,7 @@ def _draw_band(axes: Any, band: Band, color: str, style: str, label: str) -> Any
     (line,) = axes.plot(sizes, band.mean, color=color, linestyle=style, label=label)
     axes.fill_between(sizes, band.low, band.high, color=color, alpha=0.2, linewidth=0)
     axes.set_xlabel("number of features")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     return line
 
 
