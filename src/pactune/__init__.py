@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Truncated,
         Windowed,
     )
-    from pactune.objectives import Flatness, PACBayes, SameDistribution, UnequalSteps, ValidationRisk
+    from pactune.objectives import AutoZeta, Flatness, PACBayes, SameDistribution, UnequalSteps, ValidationRisk
     from pactune.problem import Problem
     from pactune.result import Result
     from pactune.tuner import ObjectiveValue, Tuner
@@ -47,7 +47,7 @@ _HOMES = {
         "Truncated",
         "Windowed",
     ],
-    "pactune.objectives": ["Flatness", "PACBayes", "SameDistribution", "UnequalSteps", "ValidationRisk"],
+    "pactune.objectives": ["AutoZeta", "Flatness", "PACBayes", "SameDistribution", "UnequalSteps", "ValidationRisk"],
     "pactune.problem": ["Problem"],
     "pactune.result": ["Result"],
     "pactune.tuner": ["ObjectiveValue", "Tuner"],
@@ -57,6 +57,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "SGD",
     "Adam",
+    "AutoZeta",
     "Callback",
     "ConjugateGradient",
     "DataError",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -29,6 +31,9 @@ class Callback:
     def on_outer_step(self, tuner: Tuner, row: Row) -> None:
         """After the inner steps of an outer step, before λ moves. `row` is the new row of the history."""
 
+    def on_plain_step(self, tuner: Tuner, row: Row) -> None:
+        """After an outer step of the plain run, while the model and the hyper module hold its values."""
+
     def on_fit_end(self, tuner: Tuner, result: Result) -> None:
         """At the end, however it came."""
 
@@ -36,52 +41,47 @@ class Callback:
 class ProgressBar(Callback):
     """A bar on stderr, for terminals."""
 
-    def on_fit_begin(self, tuner: Tuner, outer_steps: int) -> None:
-        """Draw the empty bar."""
-        columns = (
-            TextColumn("tuning"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-        )
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("", total=outer_steps)
-        self._bar.start()
+    def __init__(self, total: int) -> None:
+        columns = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
+        self._task = self.bar.add_task("", total=total)
 
     def on_outer_step(self, tuner: Tuner, row: Row) -> None:
         """Move the bar."""
-        self._bar.update(self._task, advance=1, description=_summary(row))
-
-    def on_fit_end(self, tuner: Tuner, result: Result) -> None:
-        """Take the bar away."""
-        self._bar.stop()
+        self.bar.update(self._task, advance=1, description=_summary(row))
 
 
 class ProgressLines(Callback):
     """One throttled plain line on stderr, for logs."""
 
-    def on_fit_begin(self, tuner: Tuner, outer_steps: int) -> None:
-        """Remember the number of steps."""
-        self._total, self._last = outer_steps, time.monotonic()
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._last = total, 0, time.monotonic()
 
     def on_outer_step(self, tuner: Tuner, row: Row) -> None:
         """Print a line, at most every ten seconds."""
+        self._done += 1
         now = time.monotonic()
         if now - self._last >= LINE_SECONDS:
             self._last = now
-            print(f"outer step {row['outer_step']}/{self._total}: {_summary(row)}", file=sys.stderr, flush=True)
+            print(f"outer step {self._done}/{self._total}: {_summary(row)}", file=sys.stderr, flush=True)
 
 
-def progress_for(wanted: bool | None) -> list[Callback]:
-    """Return the listener for `progress`: True shows it, False does not, None shows it on a terminal only."""
+@contextmanager
+def progress_for(wanted: bool | None, *, total: int) -> Iterator[Callback]:
+    """Give the listener for `progress`: True shows it, False does not, None shows it on a terminal only."""
     terminal = sys.stderr.isatty()
     if wanted is False or (wanted is None and not terminal):
-        return []
-    return [ProgressBar() if terminal else ProgressLines()]
+        yield Callback()
+    elif terminal:
+        shown = ProgressBar(total)
+        with shown.bar:
+            yield shown
+    else:
+        yield ProgressLines(total)
 
 
 def _summary(row: Row) -> str:
-    shown = [f"objective {row['objective']:.4g}", f"validation risk {row['valid_risk']:.4g}"]
+    shown = [f"objective {row['objective']:.4g}"]
+    shown += [f"validation risk {row['valid_risk']:.4g}"] if "valid_risk" in row else []
     shown += [f"test accuracy {row['test_accuracy']:.3f}"] if "test_accuracy" in row else []
     return ", ".join(shown)

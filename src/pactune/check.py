@@ -13,7 +13,7 @@ from pactune.errors import SettingError
 from pactune.hypergradient import Implicit, Truncated, Windowed
 from pactune.hypergradient.trajectory import InnerState
 from pactune.streams import Streams
-from pactune.testing.frozen import Path, frozen_objective, record_path
+from pactune.testing.frozen import Path, frozen_objective, path_sums, record_path
 from pactune.trees import Params, axpy, clone, dot, norm, scale
 
 if TYPE_CHECKING:
@@ -79,8 +79,9 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     probes = [_direction(hyper, Streams(seed), i) for i in range(directions)]
     estimate = torch.stack([dot(gradient, v) for v in probes])
     exact_plan = replace(plan, risk_estimator=Truncated(plan.inner_steps), path_estimator=Windowed(plan.inner_steps))
-    promised = torch.stack([_difference(plan, paths, hyper, v) for v in probes])
-    exact = torch.stack([_difference(exact_plan, paths, hyper, v) for v in probes])
+    here = path_sums(plan, paths, hyper) if plan.trajectory.objective.has_path else torch.zeros(0)
+    promised = torch.stack([_difference(plan, paths, here, hyper, v) for v in probes])
+    exact = torch.stack([_difference(exact_plan, paths, here, hyper, v) for v in probes])
     promises = tuner.inner.differentiable and not isinstance(tuner.risk_estimator, Implicit)
     error = _relative(estimate, promised) if promises else float("nan")
     return HypergradientCheck(estimate, promised, exact, error, _relative(estimate, exact))
@@ -89,7 +90,8 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
 def _in_double(tuner: Tuner) -> tuple[Plan, Lane]:
     """Return plan and chains of the tuner on a float64 copy of its problem."""
     problem = tuner.problem.in_type(torch.float64)
-    problem.model.train(tuner.problem.model.training)
+    if not problem.model.training:
+        problem.model.train()
     plan, lane = tuner.plan(tuner.zeta), tuner.lane
     world = replace(tuner.world, problem=problem, lane="check")
     states = [_double_state(state) for state in lane.states] if lane.states is not None else None
@@ -101,16 +103,16 @@ def _gradient(plan: Plan, hyper: Params, paths: list[Path]) -> Params:
     drawn = [path.drawn for path in paths if path.drawn is not None]
     starts = [path.states[0] for path in paths]
     ticks = [[path.ticks[t] for path in paths] for t in range(plan.inner_steps)]
-    return run_round(plan, starts, hyper, lambda t: ticks[t], drawn=drawn or None).gradient
+    return run_round(plan, starts, hyper, lambda t: ticks[t], drawn=drawn or None).gradient(plan.zeta)
 
 
-def _difference(plan: Plan, paths: list[Path], hyper: Params, v: Params) -> Tensor:
+def _difference(plan: Plan, paths: list[Path], here: Tensor, hyper: Params, v: Params) -> Tensor:
     """Return the central difference along v of what the plan's estimators differentiate."""
     step = STEP * (1.0 + float(norm(hyper)))
 
     def spread(width: float) -> Tensor:
-        up = frozen_objective(plan, paths, hyper, axpy(width, v, hyper))
-        return up - frozen_objective(plan, paths, hyper, axpy(-width, v, hyper))
+        up = frozen_objective(plan, paths, here, axpy(width, v, hyper))
+        return up - frozen_objective(plan, paths, here, axpy(-width, v, hyper))
 
     return (8 * spread(step) - spread(2 * step)) / (12 * step)
 

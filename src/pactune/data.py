@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from pactune.errors import DataError, SettingError
-from pactune.streams import Streams
+from pactune.streams import Streams, forked_rng, seed_forward
 
 __all__ = ["Batch", "Source", "as_source", "in_type", "move"]
 
@@ -79,9 +81,23 @@ class Source(ABC):
         """Go once over all rows, in batches that fit an evaluation without gradients."""
         return self.epoch()
 
+    def subset(self, rows: Tensor) -> Source:
+        """Return a source of some rows only.
+
+        Raises:
+            DataError: the source cannot be asked for rows by number.
+        """
+        raise DataError("rows cannot be chosen from a DataLoader with a sampler of its own; pass its dataset instead")
+
 
 class _Indexed(Source):
-    """A data set whose rows can be asked for by index."""
+    """A data set whose rows can be asked for by index.
+
+    Attributes:
+        draws: whether making a row may draw from torch's global generator, as an augmentation does.
+    """
+
+    draws: bool = False
 
     def __init__(self, rows: int, *, batch_size: int | None, shuffle: bool, drop_last: bool) -> None:
         if rows == 0:
@@ -120,6 +136,10 @@ class _Indexed(Source):
         return self._order[1]
 
     def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        with _seeded(streams.key("rows", role, step)) if self.draws else nullcontext():
+            return self._batch(step, streams, role)
+
+    def _batch(self, step: int, streams: Streams, role: str) -> Batch:
         if self._size == self.rows:
             return self._whole()
         epoch, position = divmod(step, self._per_epoch)
@@ -127,17 +147,38 @@ class _Indexed(Source):
         return self._make(order[position * self._size : (position + 1) * self._size])
 
     def epoch(self) -> Iterator[Batch]:
-        yield from self._chunks(self._size)
+        return self._chunks(self._size)
 
     def evaluation(self) -> Iterator[Batch]:
-        yield from self._chunks(max(self._size, EVALUATION_ROWS))
+        return self._chunks(max(self._size, EVALUATION_ROWS))
 
     def _chunks(self, size: int) -> Iterator[Batch]:
+        return _quietly(self._ordered(size)) if self.draws else self._ordered(size)
+
+    def _ordered(self, size: int) -> Iterator[Batch]:
         if size >= self.rows:
             yield self._whole()
             return
         for start in range(0, self.rows, size):
             yield self._make(torch.arange(start, min(start + size, self.rows)))
+
+    def subset(self, rows: Tensor) -> Source:
+        return _Subset(self, rows)
+
+
+class _Subset(_Indexed):
+    """Some rows of another source, which keep their numbers."""
+
+    def __init__(self, base: _Indexed, rows: Tensor) -> None:
+        batch_size = None if base._size == base.rows else base._size
+        super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
+        self._base, self._chosen, self.draws = base, rows, base.draws
+
+    def _take(self, index: Tensor) -> Any:
+        return self._base._take(self._chosen[index])
+
+    def _make(self, index: Tensor) -> Batch:
+        return Batch(self._take(index), len(index), self._chosen[index])
 
 
 class _Tensors(_Indexed):
@@ -155,6 +196,8 @@ class _Tensors(_Indexed):
 
 class _Rows(_Indexed):
     """Rows of a map-style `Dataset`."""
+
+    draws = True
 
     def __init__(
         self,
@@ -174,7 +217,11 @@ class _Rows(_Indexed):
 
 
 class _Loader(Source):
-    """A `DataLoader` with a sampler of its own: its batches are taken in the order in which it gives them."""
+    """A `DataLoader` with a sampler of its own: its batches are taken in the order in which it gives them.
+
+    What the sampler draws from torch's global generator is a function of the seed; a generator of its own goes on as
+    it likes.
+    """
 
     def __init__(self, loader: DataLoader[Any], *, device: torch.device) -> None:
         self._loader, self._device = loader, device
@@ -188,9 +235,9 @@ class _Loader(Source):
         return self._count
 
     def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
-        position, stream = self._lanes.get(lane, (0, self._forever()))
+        position, stream = self._lanes.get(lane, (0, self._forever(streams, role)))
         if step == 0:
-            position, stream = 0, self._forever()
+            position, stream = 0, self._forever(streams, role)
         if step < position:
             raise DataError(
                 f"the {role} DataLoader has a sampler of its own, so step {step} cannot be replayed after step "
@@ -202,18 +249,21 @@ class _Loader(Source):
         return next(stream)
 
     def epoch(self) -> Iterator[Batch]:
+        return _quietly(self._once())
+
+    def _once(self) -> Iterator[Batch]:
         for data in self._loader:
             moved = move(data, self._device)
             yield Batch(moved, _rows(moved))
 
-    def _forever(self) -> Iterator[Batch]:
-        while True:
+    def _forever(self, streams: Streams, role: str) -> Iterator[Batch]:
+        for epoch in itertools.count():
             empty = True
-            for batch in self.epoch():
+            for batch in _quietly(self._once(), streams.key("loader", role, epoch)):
                 empty = False
                 yield batch
             if empty:
-                raise DataError("the DataLoader yields no batch: it is empty")
+                raise DataError(f"the {role} DataLoader yields no batch: it is empty, or can be read only once")
 
 
 class _Cast(Source):
@@ -242,6 +292,25 @@ class _Cast(Source):
         return batch._replace(data=_map(batch.data, convert))
 
 
+@contextmanager
+def _seeded(key: int) -> Iterator[None]:
+    """Seed what a data set or sampler draws from torch's global generator, and put the generator back."""
+    cpu = torch.device("cpu")
+    with forked_rng(cpu):
+        seed_forward(cpu, key)
+        yield
+
+
+def _quietly(batches: Iterator[Batch], key: int = 0) -> Iterator[Batch]:
+    """Read on with the global generator seeded from the key and the position, and put back after each batch."""
+    for position in itertools.count():
+        with _seeded(key + position):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
 def _length(dataset: Any) -> int:
     if not hasattr(dataset, "__len__"):
         raise DataError(f"a Dataset must know its length, {type(dataset).__name__} does not; wrap it in a DataLoader")
@@ -263,9 +332,7 @@ def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -
 
 
 def _from_loader(loader: DataLoader[Any], device: torch.device) -> Source:
-    plain = isinstance(loader.sampler, (RandomSampler, SequentialSampler)) and loader.batch_size is not None
-    replaces = isinstance(loader.sampler, RandomSampler) and loader.sampler.replacement
-    if isinstance(loader.dataset, IterableDataset) or not plain or replaces:
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None or not _standard(loader.sampler):
         return _Loader(loader, device=device)
     return _Rows(
         loader.dataset,
@@ -275,6 +342,13 @@ def _from_loader(loader: DataLoader[Any], device: torch.device) -> Source:
         shuffle=isinstance(loader.sampler, RandomSampler),
         drop_last=loader.drop_last,
     )
+
+
+def _standard(sampler: object) -> bool:
+    """Whether a sampler visits every row once, in order or at random, so that its order can be replayed by number."""
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    return type(sampler) is SequentialSampler
 
 
 def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | None = None) -> Source:

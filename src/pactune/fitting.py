@@ -6,35 +6,44 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pactune.callbacks import Callback, progress_for
+from pactune.callbacks import Callback
 from pactune.data import Source, as_source
-from pactune.engine import Lane, Plan
+from pactune.engine import Lane, Outcome, Plan
 from pactune.errors import DivergenceError, SettingError
-from pactune.objectives import ValidationRisk
+from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.result import Result, Row, Status
-from pactune.trees import Params, clone
+from pactune.trees import Params, clone, norm
+from pactune.verdict import judge_run
 
 if TYPE_CHECKING:
     from pactune.tuner import Tuner
 
-__all__ = ["Fit", "FitSettings", "Keep"]
+__all__ = ["Choice", "Fit", "FitSettings", "Keep"]
 
 Keep = Literal["last", "best-objective"]
 KEEP: tuple[Keep, ...] = ("last", "best-objective")
 
 
+class Choice(NamedTuple):
+    """An outer step of the tuned or of the plain run that is to be kept whatever its objective."""
+
+    run: Literal["tuned", "plain"]
+    step: int
+
+
 @dataclass(frozen=True)
 class FitSettings:
-    """The arguments of `Tuner.fit`."""
+    """The arguments of `Tuner.fit`, and what only the choice of ζ uses: `choice` and `evaluate`."""
 
     outer_steps: int
     test: Any = None
     keep: Keep = "last"
     tolerance: float = 0.0
     callbacks: tuple[Callback, ...] = ()
-    progress: bool | None = None
     plain_steps: int | None = None
     on_divergence: str = "raise"
+    choice: Choice | None = None
+    evaluate: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.outer_steps, bool) or not isinstance(self.outer_steps, int) or self.outer_steps < 1:
@@ -45,51 +54,59 @@ class FitSettings:
             raise SettingError(f"`tolerance` must be ≥ 0, got {self.tolerance!r}")
         if self.on_divergence not in ("raise", "return"):
             raise SettingError(f'`on_divergence` must be "raise" or "return", got {self.on_divergence!r}')
-        if self.plain_steps is not None and self.plain_steps < 1:
-            raise SettingError(f"`plain_steps` must be ≥ 1 or None, got {self.plain_steps!r}")
+        if self.plain_steps is not None and self.plain_steps < 0:
+            raise SettingError(f"`plain_steps` must be ≥ 0 or None, got {self.plain_steps!r}")
 
 
 class Kept(NamedTuple):
     """A finished outer step: θ, buffers and the λ it was trained with."""
 
     step: int
-    score: float
     params: Params
     buffers: Params
     hyper: Params
+
+    @classmethod
+    def of(cls, step: int, lane: Lane, hyper: Params) -> Kept:
+        """Return the first chain of a lane."""
+        assert lane.states is not None
+        return cls(step, lane.states[0].params, lane.states[0].buffers, hyper)
 
 
 class Fit:
     """One run at one ζ."""
 
-    def __init__(self, tuner: Tuner, settings: FitSettings, zeta: float) -> None:
+    def __init__(self, tuner: Tuner, settings: FitSettings, zeta: float | RelativeZeta) -> None:
         self.tuner, self.settings = tuner, settings
-        self.plan = tuner.plan(zeta)
-        self.test = _test_source(tuner, settings.test)
+        self._relative = zeta if isinstance(zeta, RelativeZeta) else None
+        self.plan = tuner.plan(zeta if isinstance(zeta, (int, float)) else 0.0)
+        self.test = (
+            None if settings.test is None else as_source(settings.test, role="test", device=tuner.problem.device)
+        )
         self.rows: list[Row] = []
         self.plain = _PlainRun(tuner, settings, self.test)
         self.kept: Kept | None = None
 
     def run(self) -> Result:
         """Run to the end, to convergence, to Ctrl-C or to divergence; in each case there is a result."""
-        listeners = [*progress_for(self.settings.progress), *self.settings.callbacks]
-        self.tuner.prepare(self.plan.zeta)
-        status, failure = self._loop(listeners)
+        with self.tuner.problem.training_mode():
+            self.tuner.prepare(self.plan.zeta if self._relative is None else 1.0)
+            status, failure = self._loop()
         result = self._result(status)
-        for listener in listeners:
+        for listener in self.settings.callbacks:
             listener.on_fit_end(self.tuner, result)
         if failure is not None and self.settings.on_divergence == "raise":
             raise DivergenceError(str(failure), result) from failure
         return result
 
-    def _loop(self, listeners: list[Callback]) -> tuple[Status, DivergenceError | None]:
+    def _loop(self) -> tuple[Status, DivergenceError | None]:
         begun = time.perf_counter()
         try:
-            for listener in listeners:
+            for listener in self.settings.callbacks:
                 listener.on_fit_begin(self.tuner, self.settings.outer_steps)
             for _ in range(self.settings.outer_steps):
                 row = self._outer_step(begun)
-                for listener in listeners:
+                for listener in self.settings.callbacks:
                     listener.on_outer_step(self.tuner, row)
                 if row["hypergradient_norm"] <= self.settings.tolerance:
                     return "converged", None
@@ -107,16 +124,17 @@ class Fit:
         hyper = clone(problem.hyperparameters())
         try:
             outcome = tuner.lane.run(self.plan, problem.hyperparameters(), tuner.online_step if tuner.online else None)
+            self._resolve(outcome)
             value, length = tuner.measure(outcome, self.plan.zeta)
         except BaseException:
             problem.load_hyper(hyper)
             raise
-        tuner.set_pending(outcome.gradient)
+        tuner.set_pending(outcome.gradient(self.plan.zeta))
         self.plain.follow(tuner.lane)
         tuner.publish(tuner.lane)
         row: Row = {
             "outer_step": tuner.lane.rounds,
-            **_evaluations(tuner, self.test),
+            **(evaluations(tuner, self.test) if self.settings.evaluate else {}),
             "risk": value.risk,
             "regularizer": value.regularizer,
             "objective": value.total,
@@ -124,31 +142,48 @@ class Fit:
             "seconds": time.perf_counter() - begun,
         }
         self.rows.append(row)
-        self._keep(row, clone(problem.hyperparameters()) if tuner.online else hyper)
+        self._keep(clone(problem.hyperparameters()) if tuner.online else hyper)
         return row
 
-    def _keep(self, row: Row, hyper: Params) -> None:
-        score = float(row["objective"]) if self.settings.keep == "best-objective" else -float(len(self.rows))
-        if self.kept is None or score < self.kept.score:
-            assert self.tuner.lane.states is not None
-            state = self.tuner.lane.states[0]
-            self.kept = Kept(len(self.rows), score, state.params, state.buffers, hyper)
+    def _resolve(self, outcome: Outcome) -> None:
+        """Fix a relative ζ in the first outer step: at ζ* both parts of the gradient are equally long."""
+        if self._relative is None:
+            return
+        path = float(norm(outcome.path_gradient)) if outcome.path_gradient else 0.0
+        balance = float(norm(outcome.risk_gradient)) / path if path > 0 else 0.0
+        self.plan = replace(self.plan, zeta=self._relative.fraction * balance)
+        self._relative = None
+
+    def _keep(self, hyper: Params) -> None:
+        step, choice = len(self.rows), self.settings.choice
+        if choice is not None:
+            wanted = self.kept is None or step <= choice.step
+        elif self.settings.keep == "best-objective":
+            wanted = min(self.rows, key=lambda row: float(row["objective"])) is self.rows[-1]
+        else:
+            wanted = True
+        if wanted:
+            self.kept = Kept.of(step, self.tuner.lane, hyper)
 
     def _result(self, status: Status) -> Result:
-        problem = self.tuner.problem
-        if self.kept is not None:
+        problem, choice = self.tuner.problem, self.settings.choice
+        plain = choice is not None and choice.run == "plain" and self.plain.kept is not None
+        kept = self.plain.kept if plain else self.kept
+        if kept is not None:
             self.tuner.remember_hyper()
-            problem.load(self.kept.params, self.kept.buffers)
-            problem.load_hyper(self.kept.hyper)
-        return Result(
+            problem.load(kept.params, kept.buffers)
+            problem.load_hyper(kept.hyper)
+        result = Result(
             model=problem.model,
             hyper=problem.hyper,
             status=status,
             zeta=self.plan.zeta,
-            kept_step=self.kept.step if self.kept else 0,
+            kept_run="plain" if plain else "tuned",
+            kept_step=kept.step if kept else 0,
             rows=self.rows,
             plain_rows=self.plain.rows,
         )
+        return replace(result, **judge_run(result)._asdict())
 
 
 class _PlainRun:
@@ -157,10 +192,11 @@ class _PlainRun:
     def __init__(self, tuner: Tuner, settings: FitSettings, test: Source | None) -> None:
         default = 1 if tuner.restart else settings.outer_steps
         self._steps = settings.plain_steps if settings.plain_steps is not None else default
-        self._tuner, self._test = tuner, test
+        self._tuner, self._settings, self._test = tuner, settings, test
         self._lane = tuner.plain_lane
         self._plan = _without_path(tuner.plan(0.0))
         self.rows: list[Row] = []
+        self.kept: Kept | None = None
 
     def follow(self, tuned: Lane) -> None:
         """Make one more outer step, unless there were enough; the first round of an offline run is shared."""
@@ -173,20 +209,25 @@ class _PlainRun:
             self._lane.run(self._plan, start)
         present = clone(problem.hyperparameters())
         problem.load_hyper(start)
-        tuner.publish(self._lane)
-        self.rows.append({"outer_step": self._lane.rounds, **_evaluations(tuner, self._test)})
-        problem.load_hyper(present)
+        row: Row = {"outer_step": self._lane.rounds}
+        try:
+            tuner.publish(self._lane)
+            row |= evaluations(tuner, self._test) if self._settings.evaluate else {}
+            for listener in self._settings.callbacks:
+                listener.on_plain_step(tuner, row)
+        finally:
+            problem.load_hyper(present)
+        self.rows.append(row)
+        choice = self._settings.choice
+        if choice is None or len(self.rows) <= choice.step:
+            self.kept = Kept.of(len(self.rows), self._lane, start)
 
 
 def _without_path(plan: Plan) -> Plan:
     return replace(plan, trajectory=replace(plan.trajectory, objective=ValidationRisk()), derivatives=False)
 
 
-def _test_source(tuner: Tuner, test: Any) -> Source | None:
-    return None if test is None else as_source(test, role="test", device=tuner.problem.device)
-
-
-def _evaluations(tuner: Tuner, test: Source | None) -> Row:
+def evaluations(tuner: Tuner, test: Source | None) -> Row:
     """Evaluate the user's model on every data set, in `eval()` mode."""
     problem = tuner.problem
     columns: Row = {}

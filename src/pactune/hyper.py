@@ -173,12 +173,14 @@ class ExampleWeights(nn.Module):
         return 2.0 * torch.sigmoid(self.logits)
 
     def weigh(self, losses: Tensor, index: Tensor) -> Tensor:
-        """Return mean(w_i ℓ_i) over a mini-batch."""
-        return (self.weights()[index.to(self.logits.device)] * losses).mean()
+        """Return mean(w_i ℓ_i) over a mini-batch; a loss with several numbers per row counts with their mean."""
+        per_row = losses.reshape(len(losses), -1).mean(1)
+        return (self.weights()[index.to(self.logits.device)] * per_row).mean()
 
 
 def holders(hyper: nn.Module, hook: str) -> list[nn.Module]:
     """Return the outermost modules of `hyper` that define `hook`."""
-    if callable(getattr(hyper, hook, None)):
+    found = getattr(hyper, hook, None)
+    if callable(found) and not isinstance(found, nn.Module):  # a child module may well be called "penalty"
         return [hyper]
-    return [found for child in hyper.children() for found in holders(child, hook)]
+    return [holder for child in hyper.children() for holder in holders(child, hook)]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError
 from pactune.hyper import holders
+from pactune.streams import forked_rng, seed_forward
+from pactune.swap import Places, call_with, owner
 from pactune.trees import Params, map_tree
 
 __all__ = ["Evaluation", "Problem"]
@@ -20,6 +23,8 @@ __all__ = ["Evaluation", "Problem"]
 Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
 T = TypeVar("T")
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
+
+MOST_BLOCKS = 256  # calls of a loss that only knows means, when single rows are judged
 
 
 class Evaluation(NamedTuple):
@@ -31,18 +36,6 @@ class Evaluation(NamedTuple):
     def columns(self, prefix: str) -> dict[str, float]:
         """Return the values as columns of a history, `valid_risk` and so on."""
         return {f"{prefix}_risk": self.risk, **{f"{prefix}_{name}": value for name, value in self.metrics.items()}}
-
-
-class _Pair(nn.Module):
-    """Model and hyper under one roof, so that one functional call replaces the tensors of both."""
-
-    def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.hyper = hyper
-
-    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(self.model, self.hyper, *args)
 
 
 class Problem:
@@ -94,7 +87,6 @@ class Problem:
         _check_modules(model, hyper)
         _check_losses(loss, train_loss, valid_loss)
         self.model, self.hyper = model, hyper
-        self._pair = _Pair(model, hyper)
         self._names = _Names(model, hyper)
         self.device, self.dtype = self._names.place()
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
@@ -149,6 +141,12 @@ class Problem:
             valid_loss=self._valid_loss,
             metrics=self._metrics,
         )
+
+    def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
+        """Return the problem on some rows only; model and hyper are shared."""
+        twin = copy.copy(self)
+        twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
+        return twin
 
     # Structure
 
@@ -224,25 +222,48 @@ class Problem:
 
     # Evaluation of the user's own model
 
-    @torch.no_grad()
     def evaluate(self, source: Source) -> Evaluation:
-        """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty."""
-        flags = {module: module.training for module in self.model.modules()}
-        self.model.eval()
-        try:
-            return self._average(source.evaluation())
-        finally:
-            for module, flag in flags.items():
-                module.training = flag
+        """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty.
 
-    def _average(self, batches: Iterator[Batch]) -> Evaluation:
+        In the general form the training set is evaluated by `train_loss`, whose batches may be of another structure.
+        """
+        general = source is self.train and self._train_loss is not None
+        closure = self._train_closure if general else self._valid_closure
+        with _evaluating(self.model, self.device):
+            return self._average(source.evaluation(), closure)
+
+    def row_losses(self, source: Source) -> Tensor:
+        """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
+
+        A loss of `torch.nn.functional` is asked for `reduction="none"`. Any other is called on one row at a time, or
+        on blocks of rows where there are more than `MOST_BLOCKS`.
+        """
+        with _evaluating(self.model, self.device):
+            if self._loss is not None and "reduction" in inspect.signature(self._loss).parameters:
+                batches = source.evaluation()
+                parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
+                return torch.cat(parts).double().cpu()
+            blocks = torch.arange(source.rows).tensor_split(min(source.rows, MOST_BLOCKS))
+            batches = (next(source.subset(block).epoch()) for block in blocks)
+            return torch.stack([self._valid_closure(self.model, self.hyper, b) for b in batches]).double().cpu()
+
+    def training_mode(self) -> AbstractContextManager[None]:
+        """Put a model that is in `eval()` into training mode, and every flag back on exit.
+
+        A model in training mode is left alone, since parts of it may be in `eval()` on purpose.
+        """
+        return nullcontext() if self.model.training else _mode(self.model, training=True)
+
+    def _average(self, batches: Iterator[Batch], closure: Callable[..., Tensor]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
         for batch in batches:
             rows += batch.rows
-            risk += batch.rows * float(self._valid_closure(self.model, self.hyper, batch))
+            risk += batch.rows * float(closure(self.model, self.hyper, batch))
             found = self._metrics(self.model, batch.data) if self._metrics else {}
             for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
+        if not rows:
+            raise DataError("a data set to evaluate is empty: it needs at least one row")
         return Evaluation(risk / rows, {name: value / rows for name, value in sums.items()})
 
     # Inner workings
@@ -271,8 +292,9 @@ class Problem:
     def _call(
         self, closure: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch, role: str
     ) -> Tensor:
-        tensors = self._names.tensors(params, hyper, buffers)
-        value = functional_call(self._pair, tensors, (closure, batch), tie_weights=False)
+        names = self._names
+        parts = [(names.params, params), (names.hyper, hyper), (names.buffers, buffers)]
+        value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=names.buffers)
         if not isinstance(value, Tensor) or value.ndim != 0:
             what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise SettingError(f"the {role} loss must be a scalar tensor, the mean over the rows, got {what}")
@@ -280,13 +302,19 @@ class Problem:
 
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
-        tensors = self._names.tensors({}, hyper, {})
-        value: T = functional_call(self._pair, tensors, (lambda _model, _hyper: function(),), tie_weights=False)
-        return value
+        return call_with([(self._names.hyper, hyper)], function)
+
+
+@contextmanager
+def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Put the model into `eval()` mode without gradients and with fixed draws, and all back as it was afterwards."""
+    with _mode(model, training=False), forked_rng(device), torch.no_grad():
+        seed_forward(device, 0)
+        yield
 
 
 class _Names:
-    """Who is θ, who is λ, and under which names the pair of modules knows them (ties included)."""
+    """Who is θ, who is λ, and where the modules keep them (ties included)."""
 
     def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
         self._model, self._hyper = model, hyper
@@ -298,12 +326,18 @@ class _Names:
             raise SettingError(f"{type(hyper).__name__} has no parameter that requires a gradient: nothing to tune")
         self._own, self._lambda = list(own), list(hyper_ids.values())
         own_ids = {id(p): name for name, p in own.items()}
-        every = list(model.named_parameters(remove_duplicate=False))
-        self._param_aliases = [(f"model.{n}", own_ids[id(p)]) for n, p in every if id(p) in own_ids]
-        inside = [(f"model.{n}", hyper_ids[id(p)]) for n, p in every if id(p) in hyper_ids]
-        every_hyper = hyper.named_parameters(remove_duplicate=False)
-        self._hyper_aliases = inside + [(f"hyper.{n}", hyper_ids[id(p)]) for n, p in every_hyper if id(p) in hyper_ids]
-        self.hyper_inside_model = bool(inside)
+        self.params, self.hyper, self.buffers = Places(), Places(), Places()
+        for name, p in model.named_parameters(remove_duplicate=False):
+            if id(p) in own_ids:
+                self.params.add(own_ids[id(p)], *owner(model, name))
+            elif id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(model, name))
+        for name, p in hyper.named_parameters(remove_duplicate=False):
+            if id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(hyper, name))
+        for name, _ in model.named_buffers():
+            self.buffers.add(name, *owner(model, name))
+        self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
 
     def parameters(self) -> Params:
         every = dict(self._model.named_parameters())
@@ -313,13 +347,6 @@ class _Names:
         every = dict(self._hyper.named_parameters())
         return {name: every[name].detach() for name in self._lambda}
 
-    def tensors(self, params: Params, hyper: Params, buffers: Params) -> Params:
-        """Return the replacement of every tensor under its name in the pair."""
-        replaced = {alias: params[name] for alias, name in self._param_aliases if name in params}
-        replaced |= {alias: hyper[name] for alias, name in self._hyper_aliases}
-        replaced |= {f"model.{name}": value for name, value in buffers.items()}
-        return replaced
-
     def place(self) -> tuple[torch.device, torch.dtype]:
         """Return the one device and the one type of all parameters."""
         tensors = self.parameters() | {f"hyper {k}": v for k, v in self.hyperparameters().items()}
@@ -328,6 +355,18 @@ class _Names:
             found = ", ".join(sorted(f"{device}/{dtype}" for device, dtype in places))
             raise SettingError(f"model and hyper must be on one device and of one type, got {found}; use `.to(...)`")
         return places.pop()
+
+
+@contextmanager
+def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set the mode of all modules, and put their own flags back on exit."""
+    flags = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
 
 
 def _penalty_gradient(module: Any, params: Params) -> Params:
@@ -352,10 +391,12 @@ def _inputs_and_target(data: Any) -> tuple[Any, ...]:
 def _accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
     """Return the share of right answers where the target is a class number, else nothing."""
     *inputs, target = _inputs_and_target(data)
-    if target.is_floating_point() or target.ndim != 1:
+    if not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
         return {}
     scores = model(*inputs)
-    return {"accuracy": (scores.argmax(1) == target).double().mean()} if scores.ndim == 2 else {}
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        return {}
+    return {"accuracy": (scores.argmax(1) == target).double().mean()}
 
 
 def _check_modules(model: object, hyper: object) -> None:

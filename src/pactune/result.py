@@ -26,18 +26,20 @@ class Result:
         hyper: the user's own hyper module, with the λ that the kept parameters were trained with.
         status: "completed", "converged", "interrupted" (Ctrl-C) or "diverged".
         zeta: ζ of the kept run.
-        kept_step: the outer step whose parameters were kept; 0 when there is none.
+        kept_run: "tuned", or "plain" where the rule of `zeta="auto"` prefers plain training.
+        kept_step: the outer step of that run whose parameters were kept; 0 when there is none.
         rows: the history as a list of rows.
         plain_rows: the same for plain training with λ fixed where it started.
-        trials: with `zeta="auto"`, the histories of all ζ that were tried.
-        verdict: whether tuning paid, in words.
-        pays: whether it did, by the rule of `verdict`; None when nothing was finished.
+        trials: with `zeta="auto"`, the held-out score of every candidate and outer step.
+        verdict: whether tuning paid and how that is known, in words.
+        pays: the same as a truth value; None when it is unclear.
     """
 
     model: nn.Module
     hyper: nn.Module
     status: Status
     zeta: float
+    kept_run: Literal["tuned", "plain"]
     kept_step: int
     rows: list[Row] = field(repr=False)
     plain_rows: list[Row] = field(repr=False)
@@ -58,7 +60,8 @@ class Result:
     @property
     def kept(self) -> Row:
         """The row of the kept outer step."""
-        return self.rows[self.kept_step - 1] if self.kept_step else {}
+        rows = self.rows if self.kept_run == "tuned" else self.plain_rows
+        return rows[self.kept_step - 1] if self.kept_step else {}
 
     def plot(self) -> Figure:
         """Draw risks, accuracies, and the two parts of the objective against the outer step."""

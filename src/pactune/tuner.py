@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pactune.callbacks import Callback
+from pactune.auto import fit_auto, runs_of
+from pactune.callbacks import Callback, progress_for
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engine import Initial, Lane, Outcome, Plan, World, consumes_randomness
 from pactune.errors import DivergenceError, SettingError
@@ -18,7 +19,7 @@ from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
 from pactune.hypergradient.entries import Setting, check_entries
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.objectives import Objective, PACBayes
+from pactune.objectives import AutoZeta, Objective, PACBayes
 from pactune.problem import Problem
 from pactune.result import Result
 from pactune.streams import Streams
@@ -104,6 +105,7 @@ class Tuner:
         """Run one round of T inner steps from the current state and fill `.grad` of every hyperparameter.
 
         θ moves on and is copied into the user's model; λ does not move. Step your own optimizer, and call again.
+        After a `fit`, the outer step that it left for its next round is made first.
 
         Returns:
             risk, regularizer √Y, and total = risk + ζ·√Y.
@@ -116,10 +118,12 @@ class Tuner:
         if self.online:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         plan = self.plan(self.zeta)
-        self.prepare(plan.zeta)
-        outcome = self.lane.run(plan, self.problem.hyperparameters())
+        self.move_hyper()
+        with self.problem.training_mode():
+            self.prepare(plan.zeta)
+            outcome = self.lane.run(plan, self.problem.hyperparameters())
         value, _ = self.measure(outcome, plan.zeta)
-        self.fill_gradients(outcome.gradient)
+        self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
         return value
 
@@ -158,18 +162,39 @@ class Tuner:
             keep=keep,
             tolerance=tolerance,
             callbacks=tuple(callbacks),
-            progress=progress,
             plain_steps=plain_steps,
             on_divergence=on_divergence,
         )
-        return Fit(self, settings, self.zeta).run()
+        rule = AutoZeta() if self.objective.zeta == "auto" else self.objective.zeta
+        runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
+        with progress_for(progress, total=outer_steps * runs) as shown:
+            if isinstance(rule, AutoZeta):
+                return fit_auto(self, settings, rule, shown)
+            return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
+
+    def on(self, problem: Problem) -> Tuner:
+        """Return a tuner with the same settings on another problem with the same modules, at its start."""
+        return Tuner(
+            problem,
+            inner=self.inner,
+            inner_steps=self.inner_steps,
+            outer=self.outer,
+            objective=self.objective,
+            hypergradient=self.risk_estimator,
+            path_hypergradient=self.path_estimator,
+            chains=self.chains,
+            restart=self.restart,
+            online=self.online,
+            seed=self.seed,
+            initial=self.initial,
+        )
 
     # What a round is made of
 
     @property
     def zeta(self) -> float:
         """ζ as a number."""
-        if self.objective.zeta == "auto":
+        if self.objective.zeta == "auto" or isinstance(self.objective.zeta, AutoZeta):
             raise SettingError('`zeta="auto"` is chosen by `fit`; for a single round pass a number or "theory"')
         if self.objective.zeta == "theory":
             return self.objective.theory_zeta(self.inner.learning_rate(0), self.beta)
@@ -205,9 +230,7 @@ class Tuner:
         return Plan(trajectory, self.inner_steps, zeta, self.risk_estimator, self.path_estimator)
 
     def prepare(self, zeta: float) -> None:
-        """Check, before the first round, that all can be differentiated, and put the model into training mode."""
-        if not self.problem.model.training:
-            self.problem.model.train()
+        """Check, before the first round, that all can be differentiated."""
         setting = Setting(
             self.objective, self.risk_estimator, self.path_estimator, self.inner_steps, self.restart, zeta
         )
@@ -227,7 +250,7 @@ class Tuner:
         """
         risk, regularizer = float(outcome.risk), float(outcome.regularizer)
         value = ObjectiveValue(risk, regularizer, risk + zeta * regularizer)
-        length = float(norm(outcome.gradient)) if outcome.gradient else 0.0
+        length = float(norm(outcome.gradient(zeta)))
         if not (math.isfinite(value.total) and math.isfinite(length)):
             raise DivergenceError(
                 f"the objective or its gradient is not finite (risk {risk:.4g}, regularizer {regularizer:.4g}, "
@@ -275,6 +298,8 @@ class Tuner:
         for name, value in (("inner_steps", self.inner_steps), ("chains", self.chains)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SettingError(f"`{name}` must be a whole number ≥ 1, got {value!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise SettingError(f"`seed` must be a whole number, got {self.seed!r}")
         if not isinstance(self.objective, Objective):
             raise SettingError(f"`objective` must be PACBayes(...) or another objective, got {self.objective!r}")
         self._check_outer()

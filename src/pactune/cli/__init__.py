@@ -12,6 +12,7 @@ import typer
 
 from pactune import __version__
 from pactune.cli import reproduce
+from pactune.cli.demo import demo
 from pactune.cli.select import select
 from pactune.errors import PactuneError
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command()(demo)
 app.command()(select)
 app.add_typer(reproduce.app, name="reproduce")
 
@@ -56,3 +58,6 @@ def main() -> None:
             raise
         typer.echo(f"pactune: {error}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("pactune: interrupted", err=True)
+        sys.exit(130)

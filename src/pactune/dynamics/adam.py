@@ -45,6 +45,9 @@ class Adam(Dynamics):
         eta, count = self.learning_rate(inputs.step), inputs.step + 1
         beta1, beta2 = self.betas
         gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
+        if not (inputs.factors or torch.is_grad_enabled()):
+            moved, slots = self._fused(params, slots, gradient, eta, count)
+            return (decay(moved, inputs, eta) if self.decoupled else moved), slots
         first = map_tree(lambda m, g: torch.lerp(m, g, 1 - beta1), slots["first"], gradient)
         second = map_tree(lambda v, g: (v * beta2).addcmul(g, g, value=1 - beta2), slots["second"], gradient)
         correction1, correction2 = 1 - beta1**count, (1 - beta2**count) ** 0.5
@@ -54,6 +57,20 @@ class Adam(Dynamics):
             denominator = _root(second[name]) / correction2 + self.eps
             moved[name] = p - size * (first[name] / denominator)
         return (decay(moved, inputs, eta) if self.decoupled else moved), {"first": first, "second": second}
+
+    def _fused(self, params: Params, slots: Slots, gradient: Params, eta: float, count: int) -> tuple[Params, Slots]:
+        """Make the same step with one kernel per operation for all tensors, where no derivative is wanted."""
+        beta1, beta2 = self.betas
+        names, p, g = list(params), list(params.values()), [gradient[name] for name in params]
+        first = torch._foreach_lerp([slots["first"][name] for name in names], g, 1 - beta1)
+        second = torch._foreach_mul([slots["second"][name] for name in names], beta2)
+        torch._foreach_addcmul_(second, g, g, 1 - beta2)
+        denominator = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominator, (1 - beta2**count) ** 0.5)
+        torch._foreach_add_(denominator, self.eps)
+        moved = torch._foreach_addcdiv(p, first, denominator, -eta / (1 - beta1**count))
+        named = [dict(zip(names, values, strict=True)) for values in (moved, first, second)]
+        return named[0], {"first": named[1], "second": named[2]}
 
 
 def _root(v: Tensor) -> Tensor:

@@ -58,7 +58,12 @@ class Dynamics(ABC):
 
     def learning_rate(self, step: int) -> float:
         """Return η_t."""
-        return self.lr(step) if callable(self.lr) else self.lr
+        if not callable(self.lr):
+            return self.lr
+        eta = self.lr(step)
+        if not (math.isfinite(eta) and eta >= 0):
+            raise SettingError(f"`lr` must be a finite number ≥ 0 at every step, its schedule gave {eta!r} at {step}")
+        return eta
 
     def inverse_temperature_or_none(self) -> float | None:
         """Return τ where the dynamics has a finite one."""

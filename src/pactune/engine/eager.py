@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from torch import Tensor
 from pactune.hypergradient.base import Estimator, Running, Tape
 from pactune.hypergradient.trajectory import InnerState, Record, Tick, Trajectory
 from pactune.streams import forked_rng
-from pactune.trees import Params, add, clone, scale, zeros_like
+from pactune.trees import Params, add, axpy, clone, scale, zeros_like
 
 __all__ = ["Outcome", "Plan", "run_round"]
 
@@ -26,7 +27,7 @@ class Plan:
     Attributes:
         trajectory: the pure functions.
         inner_steps: T.
-        zeta: ζ as a number.
+        zeta: ζ as a number; only the online algorithm uses it inside a round.
         risk_estimator: how the risk at θ_T is differentiated.
         path_estimator: how the regularizer is differentiated.
         derivatives: False runs and measures without any λ-derivative.
@@ -54,13 +55,19 @@ class Outcome(NamedTuple):
         states: the state of every chain at θ_T.
         risk: mean over chains of the risk at θ_T.
         regularizer: √Y, the root of the sum along the trajectory.
-        gradient: the λ-gradient, empty without derivatives. Online, that of the risk alone.
+        risk_gradient: the λ-gradient of the risk, empty without derivatives.
+        path_gradient: the λ-gradient of √Y, empty without derivatives or a path term, and in the online algorithm.
     """
 
     states: list[InnerState]
     risk: Tensor
     regularizer: Tensor
-    gradient: Params
+    risk_gradient: Params
+    path_gradient: Params
+
+    def gradient(self, zeta: float) -> Params:
+        """Return the λ-gradient of J = risk + ζ√Y."""
+        return axpy(zeta, self.path_gradient, self.risk_gradient) if self.path_gradient else self.risk_gradient
 
 
 class _Chain:
@@ -127,7 +134,7 @@ def run_round(
         tick_list: Sequence[Tick] = []
         for t in range(plan.inner_steps):
             tick_list = ticks(t)
-            current = clone(hyper) if on_step is not None and plan.memory else hyper
+            current = clone(hyper) if on_step is not None else hyper
             seen = [chain.step(tick, current) for chain, tick in zip(chains, tick_list, strict=True)]
             if on_step is not None:
                 on_step(_online_gradient(plan.zeta, seen, hyper))
@@ -149,20 +156,22 @@ def _online_gradient(zeta: float, seen: Sequence[tuple[Tensor | None, Params | N
 
 def _combine(plan: Plan, chains: list[_Chain], ends: list[tuple[Tensor, Params]], *, online: bool) -> Outcome:
     """Put the chains together: the mean of the risks, and the mean inside or outside the root."""
-    count = len(chains)
     risk = torch.stack([value for value, _ in ends]).mean()
     totals = torch.stack([chain.total for chain in chains])
     outside = plan.trajectory.objective.chain_mean == "outside"
     regularizer = totals.sqrt().mean() if outside else totals.mean().sqrt()
-    gradient: Params = {}
-    if plan.derivatives:
-        for _, part in ends:
-            gradient = add(gradient, scale(1 / count, part)) if gradient else scale(1 / count, part)
-        for chain in chains if not online else []:
-            if chain.path_side is not None:
-                weight = _half_inverse_root(chain.total if outside else totals.mean())
-                gradient = add(gradient, scale(plan.zeta / count * weight, chain.path_side.path()))
-    return Outcome([chain.state for chain in chains], risk, regularizer, gradient)
+    risk_gradient = _mean([gradient for _, gradient in ends])
+    path_gradient: Params = {}
+    if not online:
+        roots = {id(chain): _half_inverse_root(chain.total if outside else totals.mean()) for chain in chains}
+        sides = [(chain.path_side, roots[id(chain)]) for chain in chains if chain.path_side is not None]
+        path_gradient = _mean([scale(root, side.path()) for side, root in sides])
+    return Outcome([chain.state for chain in chains], risk, regularizer, risk_gradient, path_gradient)
+
+
+def _mean(trees: list[Params]) -> Params:
+    """Return the mean of the trees, empty for none."""
+    return scale(1 / len(trees), functools.reduce(add, trees)) if trees else {}
 
 
 def _half_inverse_root(y: Tensor) -> Tensor:

@@ -73,9 +73,9 @@ class World:
 
     def _reset(self, key: int) -> Params:
         """Draw θ_0 from the modules' own `reset_parameters`, and leave the model as it was."""
-        model, before = self.problem.model, clone(self.problem.parameters())
-        buffers = clone(self.problem.buffers())
-        missing = _without_reset(model)
+        model = self.problem.model
+        before = clone({**dict(model.named_parameters()), **self.problem.buffers()})
+        missing = _without_reset(model, set(self.problem.parameters()))
         if missing:
             raise SettingError(
                 f"θ_0 has to be drawn anew, but {', '.join(missing)} has no `reset_parameters`; "
@@ -90,7 +90,7 @@ class World:
                         reset()
             return clone(self.problem.parameters())
         finally:
-            self.problem.load(before, buffers)
+            _restore(model, before)
 
     def _checked(self, drawn: Params) -> Params:
         wanted = self.problem.parameters()
@@ -100,24 +100,36 @@ class World:
         return {name: drawn[name].to(value) for name, value in wanted.items()}
 
 
-def _without_reset(model: nn.Module) -> list[str]:
-    """Return the modules that own parameters but cannot re-initialise them."""
+@torch.no_grad()
+def _restore(model: nn.Module, values: Params) -> None:
+    """Put every parameter and buffer back: `reset_parameters` also redraws frozen ones and hyperparameters."""
+    for name, tensor in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
+        tensor.copy_(values[name])
+
+
+def _without_reset(model: nn.Module, names: set[str]) -> list[str]:
+    """Return the modules that own some of θ but cannot re-initialise it."""
     return [
         f"{type(module).__name__} ({name or 'the model itself'})"
         for name, module in model.named_modules()
-        if any(p.requires_grad for p in module.parameters(recurse=False))
+        if any((f"{name}.{own}" if name else own) in names for own, _ in module.named_parameters(recurse=False))
         and not callable(getattr(module, "reset_parameters", None))
     ]
 
 
 def consumes_randomness(problem: Problem) -> bool:
-    """Try one forward and see whether the global generators moved; leave them as they were."""
+    """Try one forward of each risk in training mode and see whether the global generators moved.
+
+    Generators and mode flags are left as they were.
+    """
     device = problem.device
-    with forked_rng(device), torch.no_grad():
+    params, hyper = problem.parameters(), problem.hyperparameters()
+    train, valid = next(problem.train.epoch()), next(problem.valid.epoch())
+    with forked_rng(device), problem.training_mode(), torch.no_grad():
         seed_forward(device, 0)
         before = [generator.get_state() for generator in _generators(device)]
-        batch = next(iter(problem.train.epoch()))
-        problem.train_risk(problem.parameters(), problem.hyperparameters(), clone(problem.buffers()), batch)
+        problem.train_risk(params, hyper, clone(problem.buffers()), train)
+        problem.valid_risk(params, hyper, clone(problem.buffers()), valid)
         after = [generator.get_state() for generator in _generators(device)]
     return any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
 

@@ -7,12 +7,14 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.errors import GradientError
 from pactune.hypergradient.base import Estimator
 from pactune.hypergradient.implicit import Implicit
 from pactune.objectives.base import Objective
 from pactune.problem import Problem
+from pactune.streams import forked_rng
 from pactune.trees import Params, clone, leaves
 
 __all__ = ["Entry", "Setting", "check_entries", "entries"]
@@ -42,7 +44,7 @@ def entries(problem: Problem) -> dict[str, set[Entry]]:
     {'penalty'}
     """
     hyper, params = leaves(problem.hyperparameters()), leaves(problem.parameters())
-    with torch.enable_grad():
+    with torch.enable_grad(), forked_rng(problem.device), sdpa_kernel(SDPBackend.MATH):
         reached: dict[Entry, Tensor | None] = {
             "training loss": _train_probe(problem, params, hyper),
             "validation loss": _valid_probe(problem, params, hyper),

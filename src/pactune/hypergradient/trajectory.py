@@ -114,8 +114,8 @@ class Trajectory:
         if not self.objective.has_path:
             return Observation(gradient, buffers)
         valid = self._valid_gradient(params, lambdas, state.buffers, tick, graph=graph)
-        context = self._context(state, self._factors(params, lambdas))
         with torch.set_grad_enabled(by_hyper or by_params):
+            context = self._context(state, self._factors(params, lambdas))
             train = self._with_penalty(gradient, params, lambdas)
         measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
         detached = _plain(gradient)

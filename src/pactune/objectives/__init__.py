@@ -1,9 +1,20 @@
 """What λ minimises: one file per objective."""
 
+from pactune.objectives.auto_zeta import AutoZeta, RelativeZeta
 from pactune.objectives.base import Objective, PathContext
 from pactune.objectives.flatness import Flatness
 from pactune.objectives.pac_bayes import PACBayes, SameDistribution
 from pactune.objectives.unequal_steps import UnequalSteps
 from pactune.objectives.validation import ValidationRisk
 
-__all__ = ["Flatness", "Objective", "PACBayes", "PathContext", "SameDistribution", "UnequalSteps", "ValidationRisk"]
+__all__ = [
+    "AutoZeta",
+    "Flatness",
+    "Objective",
+    "PACBayes",
+    "PathContext",
+    "RelativeZeta",
+    "SameDistribution",
+    "UnequalSteps",
+    "ValidationRisk",
+]

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from pactune.errors import SettingError
+from pactune.objectives.auto_zeta import AutoZeta
 from pactune.trees import Params, dot, leaves, scale
 
 __all__ = ["Measured", "Objective", "PathContext", "check_zeta", "clip"]
 
-Zeta = float | Literal["theory", "auto"]
+Zeta = float | Literal["theory", "auto"] | AutoZeta
 
 
 class PathContext(NamedTuple):
@@ -88,7 +89,7 @@ def clip(gradient: Params, bound: float | None) -> Params:
 
 def check_zeta(zeta: object) -> None:
     """Raise unless ζ is a finite number ≥ 0, "theory" or "auto"."""
-    if zeta in ("theory", "auto"):
+    if zeta in ("theory", "auto") or isinstance(zeta, AutoZeta):
         return
     if isinstance(zeta, bool) or not isinstance(zeta, (int, float)) or not (math.isfinite(zeta) and zeta >= 0):
         raise SettingError(f'`zeta` must be a finite number ≥ 0, "theory" or "auto", got {zeta!r}')

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pactune.dynamics.base import check_positive
-from pactune.errors import SettingError
 from pactune.objectives.base import Objective, PathContext, Zeta, check_bound, check_zeta, clip
 from pactune.trees import Params
 
@@ -42,8 +41,6 @@ class UnequalSteps(Objective):
         check_positive("valid_lr", self.valid_lr)
         check_zeta(self.zeta)
         check_bound("clip_valid", self.clip_valid)
-        if self.zeta == "auto":
-            raise SettingError('`zeta="auto"` is for PACBayes; pass a number or "theory" to UnequalSteps')
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return KL_t/n_V."""

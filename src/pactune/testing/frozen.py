@@ -17,7 +17,7 @@ from pactune.hypergradient.trajectory import InnerState, Tick, Trajectory
 from pactune.streams import forked_rng
 from pactune.trees import Params
 
-__all__ = ["Path", "frozen_objective", "record_path"]
+__all__ = ["Path", "frozen_objective", "path_sums", "record_path"]
 
 
 class Path(NamedTuple):
@@ -43,18 +43,22 @@ def record_path(plan: Plan, lane: Lane, hyper: Params) -> list[Path]:
     return paths
 
 
-def frozen_objective(plan: Plan, paths: list[Path], base: Params, hyper: Params) -> torch.Tensor:
-    """Return J's first-order form around `base`, evaluated at `hyper`.
+def path_sums(plan: Plan, paths: list[Path], hyper: Params) -> torch.Tensor:
+    """Return Σ_t q_t of every chain, each summand on the piece of trajectory that is differentiated."""
+    return torch.stack([_sum(plan, path, hyper) for path in paths])
+
+
+def frozen_objective(plan: Plan, paths: list[Path], here: torch.Tensor, hyper: Params) -> torch.Tensor:
+    """Return J's first-order form around the λ of the paths, evaluated at `hyper`.
 
     Every term is evaluated on the piece of trajectory that its estimator differentiates. The root of the sum is
-    linearised at `base`, since an estimator divides by the √Y of the trajectory that was run.
+    linearised at `here`, the `path_sums` of the λ that was run, since an estimator divides by their root.
     """
     objective, zeta = plan.trajectory.objective, plan.zeta
     risk = torch.stack([_risk(plan, path, hyper) for path in paths]).mean()
     if not objective.has_path:
         return risk
-    here = torch.stack([_sum(plan, path, base) for path in paths])
-    there = torch.stack([_sum(plan, path, hyper) for path in paths])
+    there = path_sums(plan, paths, hyper)
     if objective.chain_mean == "outside":
         return risk + zeta * (here.sqrt() + (there - here) / (2 * here.sqrt())).mean()
     root = here.mean().sqrt()

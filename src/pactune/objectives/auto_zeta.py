@@ -1,0 +1,52 @@
+"""Settings of the rule behind `zeta="auto"`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from pactune.errors import SettingError
+
+__all__ = ["AutoZeta", "RelativeZeta"]
+
+
+@dataclass(frozen=True)
+class RelativeZeta:
+    """ζ = fraction · ζ*, where at ζ* the gradients of the risk and of ζ√Y are equally long in the first outer step."""
+
+    fraction: float
+
+
+@dataclass(frozen=True)
+class AutoZeta:
+    """Choose ζ and the outer step to keep by cross-validation, without any test data.
+
+    A k-th of the training rows and of the validation rows is held out; λ is tuned on the rest, and every outer step of
+    every candidate is judged on the held rows by the mean of 1 − exp(−loss/scale). Candidates are plain training (λ
+    stays where it started) and the `fractions` of ζ*. The best candidate is then run on all rows, and its best step
+    is kept. This costs folds + 1 times the candidates, in runs.
+
+    Args:
+        folds: k.
+        fractions: the ζ to try, as fractions of ζ*; 0 is the bare validation risk.
+        judge: which held rows judge: "both", or "valid" when training and validation data differ in distribution.
+            With "valid" only validation rows are held out.
+        scale: the loss at which the score is 0.63; None takes the validation risk before training. A loss that may
+            be negative, or a start from a trained model, needs a number.
+    """
+
+    folds: int = 5
+    fractions: tuple[float, ...] = (0.1, 0.0)
+    judge: Literal["both", "valid"] = "both"
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.folds, bool) or not isinstance(self.folds, int) or self.folds < 2:
+            raise SettingError(f"`folds` must be a whole number ≥ 2, got {self.folds!r}")
+        if not self.fractions or not all(math.isfinite(f) and f >= 0 for f in self.fractions):
+            raise SettingError(f"`fractions` must be finite numbers ≥ 0, at least one, got {self.fractions!r}")
+        if self.judge not in ("both", "valid"):
+            raise SettingError(f'`judge` must be "both" or "valid", got {self.judge!r}')
+        if self.scale is not None and not self.scale > 0:
+            raise SettingError(f"`scale` must be positive or None, got {self.scale!r}")

@@ -1,0 +1,123 @@
+"""One self-contained HTML page: headings, words, tables and figures that people can zoom."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["Figure", "Line", "Section", "Table", "write_page"]
+
+STYLE = """
+body { font: 16px/1.55 system-ui, sans-serif; color: #1c2430; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .35rem .9rem; border-bottom: 1px solid #d8dee6; }
+th { text-align: left; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+footer { color: #66717f; font-size: .85rem; margin-top: 3rem; }
+"""
+NUMERIC = re.compile(r"[-+−]?[\d.]+(e[-+]?\d+)?( %)?")
+NUMBER = ' class="number"'
+COLORS = ("#c0392b", "#1f6fb2", "#2c8a57", "#8e6bbf", "#7f8c8d", "#d68910")
+
+
+class Line(NamedTuple):
+    """One line of a figure."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    dash: str = "solid"
+    color: int = 0
+
+
+class Figure(NamedTuple):
+    """A figure as numbers: lines, axis titles, and points to mark."""
+
+    title: str
+    x_title: str
+    y_title: str
+    lines: Sequence[Line]
+    marks: Sequence[tuple[float, float, str]] = ()
+    log: bool = False
+
+
+class Table(NamedTuple):
+    """A table as text."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class Section(NamedTuple):
+    """A heading with paragraphs, then tables and figures."""
+
+    heading: str
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+
+
+def write_page(path: Path, title: str, sections: Sequence[Section], footer: str = "") -> Path:
+    """Write the page; it needs no network and no other file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from plotly.offline import get_plotlyjs
+
+    body = "\n".join(_section(section, number) for number, section in enumerate(sections))
+    text = (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f'<link rel="icon" href="data:,"><style>{STYLE}</style><script>{get_plotlyjs()}</script></head>\n'
+        f"<body><h1>{html.escape(title)}</h1>\n{body}\n<footer>{html.escape(footer)}</footer></body></html>\n"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _section(section: Section, number: int) -> str:
+    words = "\n".join(f"<p>{html.escape(text)}</p>" for text in section.paragraphs)
+    tables = "\n".join(map(_table, section.tables))
+    figures = "\n".join(_figure(figure, f"figure-{number}-{i}") for i, figure in enumerate(section.figures))
+    return f"<h2>{html.escape(section.heading)}</h2>\n{words}\n{tables}\n{figures}"
+
+
+def _table(table: Table) -> str:
+    header = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
+    rows = "\n".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in table.rows)
+    return f"<table><thead><tr>{header}</tr></thead><tbody>\n{rows}\n</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    return f"<td{NUMBER if NUMERIC.fullmatch(text) else ''}>{html.escape(text)}</td>"
+
+
+def _figure(figure: Figure, name: str) -> str:
+    import plotly.graph_objects as go
+
+    drawn = go.Figure()
+    for line in figure.lines:
+        style = {"color": COLORS[line.color % len(COLORS)], "dash": line.dash, "width": 2}
+        drawn.add_trace(go.Scatter(x=list(line.x), y=list(line.y), name=line.label, mode="lines", line=style))
+    for x, y, label in figure.marks:
+        marker = {"size": 11, "symbol": "circle-open", "color": "#1c2430", "line": {"width": 2}}
+        drawn.add_trace(go.Scatter(x=[x], y=[y], name=label, mode="markers", marker=marker))
+    drawn.update_layout(**_layout(figure))
+    text: str = drawn.to_html(full_html=False, include_plotlyjs=False, div_id=name, config={"displaylogo": False})
+    return text
+
+
+def _layout(figure: Figure) -> dict[str, Any]:
+    axis = {"showline": True, "linecolor": "#9aa5b1", "gridcolor": "#eceff3", "zeroline": False}
+    return {
+        "title": {"text": figure.title, "font": {"size": 15}},
+        "xaxis": {**axis, "title": {"text": figure.x_title}},
+        "yaxis": {**axis, "title": {"text": figure.y_title}, "type": "log" if figure.log else "linear"},
+        "template": "plotly_white",
+        "height": 420,
+        "margin": {"l": 70, "r": 20, "t": 50, "b": 50},
+        "legend": {"orientation": "h", "y": -0.18},
+    }

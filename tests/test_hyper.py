@@ -1,0 +1,177 @@
+"""Ready-made hyperparameters by their formulas, and hooks found through containers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import pactune as pt
+from pactune.hyper import holders
+from pactune.trees import Params, clone
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def params_of(model: nn.Module) -> Params:
+    return clone(dict(model.named_parameters()))
+
+
+@pytest.mark.parametrize(("per", "count"), [("element", 43), ("tensor", 4), ("global", 1)])
+def test_weight_decay(per: Any, count: int) -> None:
+    model = network()
+    decay = pt.WeightDecay(model, per=per, init=0.3)
+    assert sum(p.numel() for p in decay.parameters()) == count
+    params = {n: p.requires_grad_() for n, p in params_of(model).items()}
+    penalty = decay.penalty(params)
+    assert float(penalty) == pytest.approx(0.15 * sum(float((p**2).sum()) for p in params.values()), rel=1e-6)
+    by_autograd = torch.autograd.grad(penalty, list(params.values()))
+    for name, gradient in zip(params, by_autograd, strict=True):
+        torch.testing.assert_close(decay.penalty_gradient(params)[name], gradient)
+
+
+@pytest.mark.parametrize("per", ["element", "tensor", "global"])
+def test_learning_rates_start_at_one_and_stay_positive(per: Any, make: Any) -> None:
+    model = network()
+    rates = pt.LearningRates(model, per=per)
+    params = params_of(model)
+    assert all(bool((f == 1).all()) for f in rates.learning_rates(params).values())
+    with torch.no_grad():
+        for value in rates.parameters():
+            value.fill_(math.log(0.5))
+    tuner = make(model, rates, inner=pt.SGD(0.2), inner_steps=1)
+    tuner.hypergradient()
+    halved = make(network(), inner=pt.SGD(0.1), inner_steps=1, hyper=None)
+    with torch.no_grad():
+        for value in halved.problem.hyper.parameters():
+            value.zero_()
+    halved.hypergradient()
+    for name, value in halved.problem.parameters().items():
+        torch.testing.assert_close(tuner.problem.parameters()[name], value)
+
+
+@pytest.mark.parametrize("inner", [pt.Adam(0.02), pt.Langevin(0.2, 30.0), pt.SGD(0.2, momentum=0.5)], ids=str)
+def test_factor_one_half_is_half_the_step_size(inner: Any, make: Any) -> None:
+    """For Langevin the noise follows: its variance is 2η/τ with the whole η."""
+
+    def trained(given: Any, factor: float) -> Tensor:
+        model = network()
+        rates = pt.LearningRates(model, per="global")
+        nn.init.constant_(rates.values["all"], math.log(factor))
+        tuner = make(model, rates, inner=given, hypergradient=pt.Truncated(1))
+        tuner.hypergradient()
+        return torch.cat([p.reshape(-1) for p in tuner.problem.parameters().values()])
+
+    half = replace(inner, lr=inner.lr / 2)
+    torch.testing.assert_close(trained(inner, 0.5), trained(half, 1.0))
+    assert not torch.allclose(trained(inner, 0.5), trained(inner, 1.0))
+
+
+def test_initialization_is_where_training_starts(make: Any) -> None:
+    model = network()
+    start = pt.Initialization(model)
+    with torch.no_grad():
+        for value in start.parameters():
+            value.mul_(2)
+    wanted = clone(dict(start.named_parameters()))
+    tiny = pt.SGD(1e-12)
+    tuner = make(model, start, inner=tiny, restart=True, hypergradient=pt.Truncated(4))
+    tuner.hypergradient()
+    for name, value in model.named_parameters():
+        torch.testing.assert_close(value.detach(), wanted["values." + name.replace(".", "/")])
+
+
+def test_initialization_learns_where_to_start(make: Any) -> None:
+    model = network()
+    start = pt.Initialization(model)
+    tuner = make(model, start, restart=True, hypergradient=pt.Windowed(4), outer_lr=0.5, objective=pt.ValidationRisk())
+    rows = tuner.fit(15, progress=False).rows
+    assert rows[-1]["objective"] < rows[0]["objective"] - 0.05
+
+
+@pytest.mark.parametrize("shape", ["(n,)", "(n, 1)", "(n, 2)"])
+def test_example_weights_weigh_row_by_row(shape: str) -> None:
+    weights = pt.ExampleWeights(5)
+    with torch.no_grad():
+        weights.logits.copy_(torch.linspace(-1, 1, 5))
+    losses, index = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([4, 0, 2])
+    given = {"(n,)": losses, "(n, 1)": losses[:, None], "(n, 2)": torch.stack([losses - 1, losses + 1], 1)}[shape]
+    expected = (2 * torch.sigmoid(torch.tensor([1.0, -1.0, 0.0])) * losses).mean()
+    torch.testing.assert_close(weights.weigh(given, index), expected)
+
+
+def test_example_weights_know_their_rows_in_mini_batches(make: Any, classes: Any) -> None:
+    """Wrong labels lose weight: the gradient of their logits pushes down more than that of right ones."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator)
+    y = (x[:, 0] > 0).long()
+    wrong = torch.arange(60) % 5 == 0
+    weights = pt.ExampleWeights(60)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+    valid = torch.randn(200, 4, generator=generator)
+    tuner = make(
+        model,
+        weights,
+        train=(x, torch.where(wrong, 1 - y, y)),
+        valid=(valid, (valid[:, 0] > 0).long()),
+        batch_size=7,
+        inner_steps=20,
+        hypergradient=pt.Truncated(20),
+        objective=pt.ValidationRisk(),
+        outer_lr=20.0,
+    )
+    tuner.fit(20, progress=False)
+    found = weights.weights().detach()
+    assert float(found[wrong].mean()) < float(found[~wrong].mean()) - 0.1
+
+
+def test_hooks_are_found_through_containers() -> None:
+    model = network()
+    decay, rates, start = pt.WeightDecay(model), pt.LearningRates(model), pt.Initialization(model)
+    nested = nn.ModuleDict({"penalty": decay, "inner": nn.ModuleList([rates, start])})
+    assert holders(nested, "penalty") == [decay]
+    assert holders(nested, "learning_rates") == [rates]
+    assert holders(nested, "initial") == [start]
+    assert holders(nested, "weigh") == []
+
+
+def test_penalties_add_and_factors_multiply(classes: Any) -> None:
+    model = network()
+    first, second = pt.WeightDecay(model, per="global", init=0.1), pt.WeightDecay(model, per="tensor", init=0.2)
+    rates = [pt.LearningRates(model, per="global"), pt.LearningRates(model, per="tensor")]
+    for module in rates:
+        for value in module.parameters():
+            nn.init.constant_(value, math.log(2))
+    hyper = nn.ModuleDict({"penalty": first, "other": second, "learning_rates": rates[0], "more": rates[1]})
+    data = classes(12, 1)
+    problem = pt.Problem(model, hyper, train=data, valid=data, loss=F.cross_entropy)
+    params, values = params_of(model), problem.hyperparameters()
+    whole = problem.penalty_gradient(params, values)
+    factors = problem.learning_rates(params, values)
+    for name, p in params.items():
+        torch.testing.assert_close(whole[name], 0.3 * p)
+        torch.testing.assert_close(factors[name], torch.full_like(factors[name], 4.0))
+    assert float(problem.penalty(params, values)) == pytest.approx(
+        0.15 * sum(float((p**2).sum()) for p in params.values()), rel=1e-5
+    )
+
+
+def test_tuning_moves_what_it_should(make: Any) -> None:
+    """Weight decay rises where the validation risk asks for it: a large penalty cannot come from nothing."""
+    model = network()
+    hyper = nn.ModuleDict({"decay": pt.WeightDecay(model, per="global"), "rates": pt.LearningRates(model)})
+    before = clone(dict(hyper.named_parameters()))
+    make(model, hyper, hypergradient=pt.Truncated(2), outer_lr=0.5).fit(3, progress=False)
+    moved = [not torch.equal(value, before[name]) for name, value in hyper.named_parameters()]
+    assert all(moved)
