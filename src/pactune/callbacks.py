@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pactune.errors import SettingError
+
 if TYPE_CHECKING:
     from pactune.result import Result
     from pactune.tuner import Tuner
 
-__all__ = ["Callback", "ProgressBar", "ProgressLines", "progress_for"]
+__all__ = ["Callback", "ProgressBar", "ProgressLines", "as_callbacks", "progress_for"]
 
 Row = dict[str, Any]
 
@@ -30,6 +32,9 @@ class Callback:
 
     def on_outer_step(self, tuner: Tuner, row: Row) -> None:
         """After the inner steps of an outer step, before λ moves. `row` is the new row of the history."""
+
+    def on_hyper_step(self, tuner: Tuner) -> None:
+        """After λ moved, which it does at the beginning of the next outer step; step a scheduler of `outer` here."""
 
     def on_plain_step(self, tuner: Tuner, row: Row) -> None:
         """After an outer step of the plain run, while the model and the hyper module hold its values."""
@@ -64,6 +69,14 @@ class ProgressLines(Callback):
         if now - self._last >= LINE_SECONDS:
             self._last = now
             print(f"outer step {self._done}/{self._total}: {_summary(row)}", file=sys.stderr, flush=True)
+
+
+def as_callbacks(given: object) -> tuple[Callback, ...]:
+    """Return the listeners of a run, checked."""
+    listeners = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    if isinstance(given, Callback) or not all(isinstance(listener, Callback) for listener in listeners):
+        raise SettingError(f"`callbacks` must be a list of Callback objects, got {given!r}")
+    return listeners
 
 
 @contextmanager

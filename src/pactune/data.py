@@ -362,6 +362,13 @@ def _standard(sampler: object) -> bool:
     return type(sampler) is SequentialSampler
 
 
+def _kind(data: object) -> str:
+    name = type(data).__name__
+    if isinstance(data, (tuple, list)):
+        return f"{name} of ({', '.join(type(part).__name__ for part in data)})"
+    return name
+
+
 def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | None = None) -> Source:
     """Turn tensors, a `Dataset` or a `DataLoader` into a stream of mini-batches.
 
@@ -390,5 +397,6 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
             raise DataError(f"`{role}` is empty: it needs at least one row")
         return _Rows(data, device=device, batch_size=batch_size)
     raise DataError(
-        f"`{role}` must be a tensor, a tuple of tensors, a Dataset or a DataLoader, got {type(data).__name__}"
+        f"`{role}` must be a tensor, a tuple of tensors, a Dataset or a DataLoader, got {_kind(data)}; "
+        "turn arrays into tensors with torch.as_tensor"
     )

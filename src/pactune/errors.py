@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
-__all__ = ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError"]
+__all__ = ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError", "warn_user"]
 
 
 class PactuneError(Exception):
@@ -33,3 +36,12 @@ class DivergenceError(PactuneError, ArithmeticError):
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+def warn_user(message: str) -> None:
+    """Warn at the line of the user's that called into pactune."""
+    home = str(Path(__file__).parent)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

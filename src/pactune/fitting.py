@@ -108,7 +108,7 @@ class Fit:
                 row = self._outer_step(begun)
                 for listener in self.settings.callbacks:
                     listener.on_outer_step(self.tuner, row)
-                if row["hypergradient_norm"] <= self.settings.tolerance:
+                if row["hypergradient_norm"] < self.settings.tolerance:
                     return "converged", None
         except KeyboardInterrupt:
             return "interrupted", None
@@ -120,7 +120,9 @@ class Fit:
 
     def _outer_step(self, begun: float) -> Row:
         tuner, problem = self.tuner, self.tuner.problem
-        tuner.move_hyper()
+        if tuner.move_hyper():
+            for listener in self.settings.callbacks:
+                listener.on_hyper_step(tuner)
         hyper = clone(problem.hyperparameters())
         try:
             outcome = tuner.lane.run(self.plan, problem.hyperparameters(), tuner.online_step if tuner.online else None)
@@ -155,7 +157,7 @@ class Fit:
         self._relative = None
 
     def _keep(self, hyper: Params) -> None:
-        step, choice = len(self.rows), self.settings.choice
+        step, choice = self.tuner.lane.rounds, self.settings.choice
         if choice is not None:
             wanted = self.kept is None or step <= choice.step
         elif self.settings.keep == "best-objective":
@@ -219,8 +221,8 @@ class _PlainRun:
             problem.load_hyper(present)
         self.rows.append(row)
         choice = self._settings.choice
-        if choice is None or len(self.rows) <= choice.step:
-            self.kept = Kept.of(len(self.rows), self._lane, start)
+        if choice is None or self._lane.rounds <= choice.step:
+            self.kept = Kept.of(self._lane.rounds, self._lane, start)
 
 
 def _without_path(plan: Plan) -> Plan:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.data import Batch, Source, as_source, in_type
-from pactune.errors import DataError, SettingError
+from pactune.errors import DataError, PactuneError, SettingError
 from pactune.hyper import ExampleWeights, holders
 from pactune.streams import forked_rng, seed_forward
 from pactune.swap import Places, call_with, owner
@@ -226,6 +226,29 @@ class Problem:
 
         return self._with_hyper(hyper, passed)
 
+    def try_losses(self) -> None:
+        """Call both losses once on their first batches, so that what is wrong with them is said before anything runs.
+
+        Raises:
+            DataError: a loss fails on its data, or is not finite.
+        """
+        for role, source, risk in (("train", self.train, self.train_risk), ("valid", self.valid, self.valid_risk)):
+            batch = next(iter(source.epoch()), None)
+            if batch is None:
+                raise DataError(f"`{role}` yields no batch: it is empty")
+            try:
+                with forked_rng(self.device), torch.no_grad():
+                    value = risk(self.parameters(), self.hyperparameters(), _copies(self.buffers()), batch)
+            except PactuneError:
+                raise
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:
+                raise DataError(f"the {role} loss fails on the first batch of `{role}`: {error}") from error
+            if not bool(torch.isfinite(value)):
+                raise DataError(
+                    f"the {role} loss is {float(value)} before the first step; look for NaN or Inf in `{role}` "
+                    "and in the model"
+                )
+
     # Evaluation of the user's own model
 
     def evaluate(self, source: Source) -> Evaluation:
@@ -245,7 +268,7 @@ class Problem:
         on blocks of rows where there are more than `MOST_BLOCKS`.
         """
         with _evaluating(self.model, self.device):
-            if self._loss is not None and "reduction" in inspect.signature(self._loss).parameters:
+            if _knows_reduction(self._loss):
                 batches = source.evaluation()
                 parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
                 return torch.cat(parts).double().cpu()
@@ -279,6 +302,8 @@ class Problem:
             return self._train_loss(model, batch.data, hyper)
         if not self._weighers:
             return self._short(model, batch)
+        if not _knows_reduction(self._loss):
+            raise SettingError('example weights need a loss that knows reduction="none", such as F.cross_entropy')
         if batch.numbers is None:
             raise DataError("example weights need rows known by number: pass tensors or a Dataset as `train`")
         weigher: Any = self._weighers[0]
@@ -309,6 +334,15 @@ class Problem:
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
         return call_with([(self._names.hyper, hyper)], function)
+
+
+def _knows_reduction(loss: object) -> bool:
+    """Whether a loss can be asked for the losses of single rows."""
+    return callable(loss) and "reduction" in inspect.signature(loss).parameters
+
+
+def _copies(tensors: Params) -> Params:
+    return {name: value.clone() for name, value in tensors.items()}
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class Result:
     def kept(self) -> Row:
         """The row of the kept outer step."""
         rows = self.rows if self.kept_run == "tuned" else self.plain_rows
-        return rows[self.kept_step - 1] if self.kept_step else {}
+        return next((row for row in rows if row["outer_step"] == self.kept_step), {})
 
     def plot(self) -> Figure:
         """Draw risks, accuracies, and the two parts of the objective against the outer step."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from pactune.auto import fit_auto, runs_of
-from pactune.callbacks import Callback, progress_for
+from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engine import Initial, Lane, Outcome, Plan, World, consumes_randomness
-from pactune.errors import DivergenceError, SettingError
+from pactune.errors import DivergenceError, SettingError, warn_user
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
 from pactune.hypergradient.entries import Setting, check_entries
@@ -146,7 +146,7 @@ class Tuner:
             test: a test set to report on; nothing is ever chosen by it.
             keep: which outer step's parameters are kept: "last", or "best-objective", that of the least J. With
                 `zeta="auto"` the rule chooses the step too and this is ignored.
-            tolerance: stop with status "converged" when the norm of the hypergradient falls to this.
+            tolerance: stop with status "converged" when the norm of the hypergradient falls below this; 0 never does.
             callbacks: listeners with `on_fit_begin`, `on_outer_step`, `on_fit_end`.
             progress: show progress on stderr; None does so on a terminal only.
             plain_steps: for how many outer steps plain training (λ fixed where it started) runs beside the tuned
@@ -161,7 +161,7 @@ class Tuner:
             test=test,
             keep=keep,
             tolerance=tolerance,
-            callbacks=tuple(callbacks),
+            callbacks=as_callbacks(callbacks),
             plain_steps=plain_steps,
             on_divergence=on_divergence,
         )
@@ -210,6 +210,7 @@ class Tuner:
     @cached_property
     def world(self) -> World:
         """Mini-batches, noise and draws, as functions of the seed."""
+        self.problem.try_losses()
         stochastic = consumes_randomness(self.problem)
         return World(self.problem, self.inner, Streams(self.seed), stochastic, self.initial)
 
@@ -234,7 +235,12 @@ class Tuner:
         setting = Setting(
             self.objective, self.risk_estimator, self.path_estimator, self.inner_steps, self.restart, zeta
         )
-        check_entries(self.problem, setting)
+        unseen = check_entries(self.problem, setting)
+        if unseen:
+            warn_user(
+                f"the regularizer's gradient is identically zero at path_hypergradient={self.path_estimator} for "
+                f"{', '.join(unseen)}; only the validation risk tunes them"
+            )
 
     def publish(self, lane: Lane) -> None:
         """Copy the first chain into the user's model."""
@@ -254,7 +260,7 @@ class Tuner:
         if not (math.isfinite(value.total) and math.isfinite(length)):
             raise DivergenceError(
                 f"the objective or its gradient is not finite (risk {risk:.4g}, regularizer {regularizer:.4g}, "
-                f"gradient norm {length:.4g}); lower the inner or the outer learning rate"
+                f"gradient norm {length:.4g}); look for NaN in the data, or lower the inner or the outer learning rate"
             )
         return value, length
 
@@ -271,15 +277,17 @@ class Tuner:
         self.fill_gradients(gradient)
         self._pending = True
 
-    def move_hyper(self) -> None:
-        """Make the outer step that is pending, from the λ of the last round."""
+    def move_hyper(self) -> bool:
+        """Make the outer step that is pending, from the λ of the last round; return whether there was one."""
         if self._last_hyper is not None:
             self.problem.load_hyper(self._last_hyper)
             self._last_hyper = None
-        if self._pending:
-            self.outer.step()
-            self.outer.zero_grad(set_to_none=True)
-            self._pending = False
+        if not self._pending:
+            return False
+        self.outer.step()
+        self.outer.zero_grad(set_to_none=True)
+        self._pending = False
+        return True
 
     def online_step(self, gradient: Params) -> None:
         """Move λ inside a round (Algorithm C.2)."""

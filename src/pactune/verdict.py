@@ -19,7 +19,7 @@ class Verdict(NamedTuple):
 
 def judge_held_out(gain: float, error: float) -> Verdict:
     """Judge by the paired gain on held-out rows, with its standard error."""
-    numbers = f"held-out score better by {gain:.3f} ± {error:.3f} (one standard error) than plain training"
+    numbers = f"gain over plain training on held-out rows {gain:.3f} ± {error:.3f} (one standard error)"
     if gain <= 0:
         return Verdict(False, f"tuning does not pay: {numbers}")
     if gain <= error:

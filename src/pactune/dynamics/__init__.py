@@ -16,6 +16,10 @@ def as_dynamics(inner: object) -> Dynamics:
     """Return `inner` itself, or a `torch.optim` factory as a dynamics."""
     if isinstance(inner, Dynamics):
         return inner
+    if isinstance(inner, type) and issubclass(inner, Dynamics):
+        raise SettingError(
+            f"`inner` must be an object such as {inner.__name__}(lr=0.1), got the class {inner.__name__}"
+        )
     if callable(inner):
         return TorchOptim(inner)
     raise SettingError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Literal, NamedTuple
 
 import torch
@@ -63,12 +62,16 @@ def entries(problem: Problem) -> dict[str, set[Entry]]:
     return found
 
 
-def check_entries(problem: Problem, setting: Setting) -> None:
+def check_entries(problem: Problem, setting: Setting) -> list[str]:
     """Say, before anything runs, which hyperparameters the chosen truncation leaves without a gradient.
+
+    Returns:
+        The hyperparameters that the regularizer does not see, though the objective has one.
 
     Raises:
         GradientError: a hyperparameter's gradient would be identically zero.
     """
+    unseen = []
     for name, ways in entries(problem).items():
         in_risk = any(_seen_by_risk(way, setting) for way in ways)
         in_path = any(_seen_by_path(way, setting) for way in ways)
@@ -76,11 +79,8 @@ def check_entries(problem: Problem, setting: Setting) -> None:
             raise GradientError(_message(name, ways, setting))
         wants_path = setting.objective.has_path and setting.zeta > 0
         if wants_path and not in_path:
-            warnings.warn(
-                f"the regularizer's gradient with respect to `{name}` ({_join(ways)}) is identically zero at "
-                f"path_hypergradient={setting.path_estimator}; only the validation risk tunes it",
-                stacklevel=3,
-            )
+            unseen.append(f"`{name}` ({_join(ways)})")
+    return unseen
 
 
 def _seen_by_risk(way: Entry, setting: Setting) -> bool:
