@@ -183,7 +183,7 @@ class Fit:
             rows=self.rows,
             plain_rows=self.plain.rows,
         )
-        return replace(result, **judge_run(result)._asdict())
+        return result if choice is not None else replace(result, **judge_run(result)._asdict())
 
 
 class _PlainRun:
