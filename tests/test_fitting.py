@@ -162,6 +162,26 @@ def test_divergence_raises_and_keeps_the_history(make: Any, linear: Any) -> None
     assert all(bool(p.isfinite().all()) for p in tuner.problem.hyper.parameters())
 
 
+def test_divergence_is_told_from_an_indefinite_hessian(make: Any, linear: Any) -> None:
+    model = linear()
+    loss = explode(model, 60)
+    solver = pt.Implicit(pt.ConjugateGradient(5, damping=1.0))
+    tuner = make(model, train_loss=loss, valid_loss=loss, hypergradient=solver)
+    with pytest.raises(pt.DivergenceError, match="not finite"):
+        tuner.fit(50, progress=False)
+
+
+def test_stop_iteration_inside_the_loss_is_an_error(make: Any, linear: Any) -> None:
+    calls = iter(range(60))
+
+    def loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
+        next(calls)
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    with pytest.raises(StopIteration):
+        make(linear(), train_loss=loss, valid_loss=loss).fit(50, progress=False)
+
+
 def test_divergence_can_be_returned(make: Any) -> None:
     result = make(inner=pt.SGD(1e30)).fit(5, on_divergence="return", progress=False)
     assert result.status == "diverged"
