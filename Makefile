@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types check docs bench clean
+.PHONY: demo test lint types check docs bench bench-selection clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,7 +27,11 @@ types: $(STAMP)
 check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+bench-selection: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/selection.py
+
 docs: $(STAMP)
+	$(BIN)/python docs/make_api.py
 	$(BIN)/mkdocs build --strict
 
 clean:

@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from pactune import __version__
+from pactune.cli import reproduce
 from pactune.cli.demo import demo
+from pactune.cli.select import select
 from pactune.errors import PactuneError
 
 __all__ = ["app", "main"]
@@ -24,6 +26,8 @@ app = typer.Typer(
 )
 
 app.command()(demo)
+app.command()(select)
+app.add_typer(reproduce.app, name="reproduce")
 
 _debug = False
 

@@ -1,0 +1,136 @@
+"""`pactune reproduce ITEM`: the paper's figures and tables, one command each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["ITEMS", "Item", "app"]
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that can be reproduced.
+
+    Attributes:
+        name: of the command.
+        shows: which figures of the paper.
+        cost: what the full form takes on two cores.
+        quick_cost: what `--quick` takes.
+    """
+
+    name: str
+    shows: str
+    cost: str
+    quick_cost: str
+
+
+# A new item joins with a row here and a command of the same name below.
+ITEMS = (
+    Item(
+        "freedman",
+        "section 4.1, two true predictors: test MSE against Eq. 1, Eq. 5 and AIC; validation R²; ablation β × ζ",
+        "10 min",
+        "30 s",
+    ),
+    Item("freedman-null", "the same with no true predictor", "10 min", "30 s"),
+)
+
+app = typer.Typer(help="Reproduce the paper's figures and tables.", no_args_is_help=False)
+
+Output = Annotated[Path | None, typer.Option("--output", help="Run folder; runs/ITEM by default.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it works.")]
+Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Number of data seeds.")]
+Printed = Annotated[Format, typer.Option("--format", help="How to print the results.")]
+
+
+@app.callback(invoke_without_command=True)
+def _list_items(
+    context: typer.Context,
+    listed: Annotated[bool, typer.Option("--list", help="Show what can be reproduced and its cost.")] = False,
+) -> None:
+    if listed:
+        for item in ITEMS:
+            typer.echo(f"{item.name:16} {item.cost:>6} (--quick {item.quick_cost})  {item.shows}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
+@app.command("freedman")
+def _freedman(
+    output: Output = None, quick: Quick = False, seeds: Seeds = None, printed: Printed = Format.TABLE
+) -> None:
+    """Reproduce Freedman's paradox with two true predictors."""
+    _run_freedman("freedman", output, quick=quick, seeds=seeds, printed=printed)
+
+
+@app.command("freedman-null")
+def _freedman_null(
+    output: Output = None, quick: Quick = False, seeds: Seeds = None, printed: Printed = Format.TABLE
+) -> None:
+    """Reproduce Freedman's paradox with no true predictor."""
+    _run_freedman("freedman-null", output, quick=quick, seeds=seeds, printed=printed)
+
+
+def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | None, printed: Format) -> None:
+    from pactune.cli.progress import stderr_progress
+    from pactune.experiments.freedman import FreedmanStudy, run_study
+    from pactune.experiments.run_folder import RunFolder
+    from pactune.report.freedman import draw_figures, figure_data
+
+    null = name == "freedman-null"
+    study = FreedmanStudy.quick(null=null) if quick else FreedmanStudy(null=null)
+    study = replace(study, seeds=seeds or study.seeds)
+    folder = RunFolder(output or Path("runs") / name)
+    with folder.run(name, study.settings()):
+        results = run_study(study, record=folder.append, progress=stderr_progress(name))
+        folder.write_results(results)
+        draw_figures(figure_data(results), folder.folder)
+    typer.echo(f"{name}: written to {folder.folder}", err=True)
+    _print_freedman(name, results, printed)
+
+
+def _print_freedman(name: str, results: dict[str, Any], printed: Format) -> None:
+    if printed is Format.JSON:
+        kept = ("settings", "selection", "test_mse_below_validation", "rate", "correlation", "ablation")
+        typer.echo(json.dumps({key: results[key] for key in kept}, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("criterion", "right", "features", "true", "test MSE", "95 % interval", title=name)
+    for criterion, found in results["selection"].items():
+        error = found["mean_test_mse"]
+        table.add_row(
+            criterion,
+            f"{found['exact']} of {found['of']}",
+            f"{found['mean_selected']['mean']:.1f}",
+            f"{found['mean_true_found']['mean']:.1f}",
+            f"{error['mean']:.3f}",
+            f"{error['low']:.3f}–{error['high']:.3f}",
+        )
+    console, rate = Console(file=sys.stdout), results["rate"]
+    console.print(table)
+    share = rate["share_exact"]
+    console.print(
+        f"pac-bayes exactly right on {rate['exact']} of {rate['seeds']} seeds: {share['mean']:.1%} "
+        f"(95 % interval {share['low']:.1%}–{share['high']:.1%})"
+    )
+    for criterion, found in results["correlation"].items():
+        for error, value in found.items():
+            console.print(f"correlation of objective and {error} along the path, {criterion}: {value['mean']:+.2f}")

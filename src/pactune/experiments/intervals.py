@@ -1,0 +1,49 @@
+"""Means with 95 % intervals, as plain numbers for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+__all__ = ["Interval", "mean_interval", "mean_intervals", "share_interval"]
+
+_COVERAGE = 0.95
+
+
+class Interval(TypedDict):
+    """A mean, or a share, and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> Interval:
+    """Mean with Student's 95 % interval; the interval of a single value is that value."""
+    array = np.asarray(values, dtype=float)
+    mean = float(array.mean())
+    if len(array) < 2:
+        return Interval(mean=mean, low=mean, high=mean)
+    half = float(stats.t.ppf(0.5 + _COVERAGE / 2, len(array) - 1)) * float(array.std(ddof=1)) / math.sqrt(len(array))
+    return Interval(mean=mean, low=mean - half, high=mean + half)
+
+
+def mean_intervals(table: Sequence[Sequence[float]] | NDArray[np.float64]) -> list[Interval]:
+    """Interval of every column of a table whose rows are repetitions."""
+    return [mean_interval(column) for column in np.asarray(table, dtype=float).T]
+
+
+def share_interval(successes: int, trials: int) -> Interval:
+    """Share of successes with Wilson's 95 % interval.
+
+    Example:
+        >>> {name: round(value, 3) for name, value in share_interval(18, 20).items()}
+        {'mean': 0.9, 'low': 0.699, 'high': 0.972}
+    """
+    found = stats.binomtest(successes, trials).proportion_ci(_COVERAGE, method="wilson")
+    return Interval(mean=successes / trials, low=float(found.low), high=float(found.high))

@@ -1,0 +1,87 @@
+"""Training and validation rows, centred and scaled by what the training rows say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pactune.selection.moments import Array, SecondMoments
+
+__all__ = ["Rows", "pool", "second_moments", "standardize", "validation_r2"]
+
+# A column whose spread is below this share of its size is constant up to rounding.
+_CONSTANT = 1e-12
+
+
+class Rows(NamedTuple):
+    """Standardised rows of both parts.
+
+    Attributes:
+        train: features of the training rows, shape `(n_T, p)`.
+        train_target: shape `(n_T, q)`.
+        valid: features of the validation rows, shape `(n_V, p)`.
+        valid_target: shape `(n_V, q)`.
+        usable: which features vary on the training rows, shape `(p,)`.
+    """
+
+    train: Array
+    train_target: Array
+    valid: Array
+    valid_target: Array
+    usable: NDArray[np.bool_]
+
+
+def standardize(train: Array, train_target: Array, valid: Array, valid_target: Array) -> Rows:
+    """Centre and scale features and targets by the training rows' means and standard deviations.
+
+    A column that is constant on the training rows becomes zero and is marked unusable; a constant target stays at its
+    scale, where predicting its mean is already exact.
+    """
+    centre, scale = _location(train)
+    target_centre, target_scale = _location(train_target)
+    usable = scale > 0.0
+    divisor, target_divisor = np.where(usable, scale, 1.0), np.where(target_scale > 0.0, target_scale, 1.0)
+    return Rows(
+        train=np.where(usable, (train - centre) / divisor, 0.0),
+        train_target=(train_target - target_centre) / target_divisor,
+        valid=np.where(usable, (valid - centre) / divisor, 0.0),
+        valid_target=(valid_target - target_centre) / target_divisor,
+        usable=usable,
+    )
+
+
+def pool(rows: Rows) -> Rows:
+    """Use all rows as training and as validation rows at once, for criteria that need no validation part."""
+    features = np.concatenate([rows.train, rows.valid])
+    target = np.concatenate([rows.train_target, rows.valid_target])
+    return standardize(features, target, features, target)
+
+
+def second_moments(rows: Rows, subset: list[int]) -> SecondMoments:
+    """Second moments of the linear model on one subset of the features."""
+    train, valid = rows.train[:, subset], rows.valid[:, subset]
+    return SecondMoments(
+        train_gram=train.T @ train / len(train),
+        valid_gram=valid.T @ valid / len(valid),
+        train_cross=train.T @ rows.train_target / len(train),
+        valid_cross=valid.T @ rows.valid_target / len(valid),
+        valid_power=np.mean(rows.valid_target**2, axis=0),
+    )
+
+
+def validation_r2(rows: Rows, subset: list[int]) -> float:
+    """R² on the validation rows of the least-squares fit to the training rows, all outputs together."""
+    spread = np.sum((rows.valid_target - rows.valid_target.mean(axis=0)) ** 2)
+    if spread == 0.0:
+        return float("nan")
+    coefficients = np.linalg.lstsq(rows.train[:, subset], rows.train_target, rcond=None)[0]
+    residual = rows.valid_target - rows.valid[:, subset] @ coefficients
+    return float(1.0 - np.sum(residual**2) / spread)
+
+
+def _location(values: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation by column; a spread that is only rounding counts as zero."""
+    centre, scale = values.mean(axis=0), values.std(axis=0)
+    return centre, np.where(scale > _CONSTANT * np.abs(values).max(axis=0), scale, 0.0)

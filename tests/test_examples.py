@@ -1,0 +1,23 @@
+"""Every example runs, as a user would run it, and says something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 11
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs_and_prints(path: Path) -> None:
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "nan" not in done.stdout.lower()
