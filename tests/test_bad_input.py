@@ -153,13 +153,32 @@ CASES: dict[str, Case] = {
         lambda: general(lambda m, b, h: mean_loss(m, b, h).detach()).hypergradient(), G, "does not depend on"
     ),
     "loss that is not finite": Case(
-        lambda: general(lambda m, b, h: mean_loss(m, b, h) * NAN).hypergradient(), pt.DivergenceError, "not finite"
+        lambda: general(lambda m, b, h: mean_loss(m, b, h) * NAN).hypergradient(),
+        pt.DataError,
+        "train loss is nan before",
     ),
     "validation loss that is not finite": Case(
         lambda: general(mean_loss, lambda m, b, h: mean_loss(m, b, h) + math.inf).fit(1),
-        pt.DivergenceError,
-        "not finite",
+        pt.DataError,
+        "valid loss is inf before",
     ),
+    "labels out of range": Case(
+        lambda: tuner(problem(valid=(X, Y + 3))).hypergradient(), pt.DataError, "valid loss fails on the first batch"
+    ),
+    "inputs of another type": Case(
+        lambda: tuner(problem(train=(X.double(), Y))).hypergradient(), pt.DataError, "train loss fails on the first"
+    ),
+    "arrays in place of tensors": Case(
+        lambda: problem(train=(X.numpy(), Y.numpy())), pt.DataError, "tuple of .ndarray, ndarray.*torch.as_tensor"
+    ),
+    "weights of examples with a loss that only knows the mean": Case(
+        lambda: tuner(problem(hyper=pt.ExampleWeights(8), loss=nn.CrossEntropyLoss())).hypergradient(),
+        S,
+        "F.cross_entropy",
+    ),
+    "a class in place of a dynamics": Case(lambda: tuner(inner=pt.SGD), S, "got the class SGD"),
+    "a single callback": Case(lambda: tuner().fit(1, callbacks=pt.Callback()), S, "list of Callback"),
+    "callbacks that are none": Case(lambda: tuner().fit(1, callbacks=[print]), S, "list of Callback"),
     # gradients that cannot be
     "hyper that enters nowhere": Case(
         lambda: tuner(problem(hyper=Unused())).hypergradient(), G, "enters neither a loss, a penalty"
@@ -240,5 +259,6 @@ def test_mistake_gets_a_clear_error(name: str) -> None:
 
 
 def test_a_gradient_of_zero_in_the_regularizer_alone_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="regularizer's gradient with respect to .* is identically zero"):
+    with pytest.warns(UserWarning, match="regularizer's gradient is identically zero .* for .*learning rate") as seen:
         tuner(model_with_rates()).hypergradient()
+    assert [warning.filename for warning in seen] == [__file__]

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
+from pactune.trees import clone
 
 
 def normed(seed: int = 0) -> nn.Sequential:
@@ -126,3 +127,16 @@ def test_hypergradient_through_batch_statistics(path: Any, make: Any, classes: A
     """A train and a validation forward in one graph share no buffer, so the derivatives stay right."""
     tuner = make(normed(), hypergradient=path, path_hypergradient=path, batch_size=6, objective=pt.PACBayes(0.5))
     assert pt.check_hypergradient(tuner, directions=2).error < 1e-5
+
+
+@pytest.mark.parametrize("build", [normed, Assigning])
+def test_measuring_leaves_the_state_alone(build: Any, make: Any) -> None:
+    """A step may be replayed, so neither forward may write into the buffers that it started from."""
+    tuner = make(build())
+    plan, lane = tuner.plan(0.5), tuner.lane
+    (state,) = lane._starts(tuner.problem.hyperparameters())[0]
+    before = clone(state.buffers)
+    (tick,) = tuner.world.ticks(0, 1)
+    seen = plan.trajectory.observe(state, tuner.problem.hyperparameters(), tick, by_hyper=True, by_params=True)
+    assert all(torch.equal(value, before[name]) for name, value in state.buffers.items())
+    assert not all(torch.equal(value, before[name]) for name, value in seen.buffers.items())

@@ -95,9 +95,9 @@ def test_a_callback_may_end_the_run(error: type[BaseException], status: str, mak
         assert torch.equal(value, log.params[1][name])
 
 
-@pytest.mark.parametrize("calls", range(1, 90, 4))
+@pytest.mark.parametrize("calls", range(1, 90, 3))
 def test_interrupt_inside_the_loss_loses_nothing(calls: int, make: Any, linear: Any) -> None:
-    """Wherever Ctrl-C falls, the model holds the parameters of the last row, λ those they were trained with."""
+    """Wherever Ctrl-C falls, the model holds the parameters of the last row, and a second fit goes on from there."""
     counter = [0]
 
     def loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
@@ -121,6 +121,8 @@ def test_interrupt_inside_the_loss_loses_nothing(calls: int, make: Any, linear: 
     moved = any(bool((value != start).any()) for value in tuner.problem.hyperparameters().values())
     assert moved == (len(result.rows) > 1)
     assert all(isinstance(p, nn.Parameter) for p in model.parameters())
+    (after,) = tuner.fit(1, progress=False).rows
+    assert after["objective"] == pytest.approx(reference.rows[after["outer_step"] - 1]["objective"], rel=1e-5)
 
 
 def test_convergence(make: Any) -> None:
@@ -158,6 +160,26 @@ def test_divergence_raises_and_keeps_the_history(make: Any, linear: Any) -> None
     assert log.heard[-1] == "end diverged"
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     assert all(bool(p.isfinite().all()) for p in tuner.problem.hyper.parameters())
+
+
+def test_divergence_is_told_from_an_indefinite_hessian(make: Any, linear: Any) -> None:
+    model = linear()
+    loss = explode(model, 60)
+    solver = pt.Implicit(pt.ConjugateGradient(5, damping=1.0))
+    tuner = make(model, train_loss=loss, valid_loss=loss, hypergradient=solver)
+    with pytest.raises(pt.DivergenceError, match="not finite"):
+        tuner.fit(50, progress=False)
+
+
+def test_stop_iteration_inside_the_loss_is_an_error(make: Any, linear: Any) -> None:
+    calls = iter(range(60))
+
+    def loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
+        next(calls)
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    with pytest.raises(StopIteration):
+        make(linear(), train_loss=loss, valid_loss=loss).fit(50, progress=False)
 
 
 def test_divergence_can_be_returned(make: Any) -> None:

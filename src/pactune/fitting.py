@@ -106,17 +106,24 @@ class Fit:
                 listener.on_fit_begin(self.tuner, self.settings.outer_steps)
             for _ in range(self.settings.outer_steps):
                 row = self._outer_step(begun)
-                for listener in self.settings.callbacks:
-                    listener.on_outer_step(self.tuner, row)
+                if self._asked_to_stop(row):
+                    return "completed", None
                 if row["hypergradient_norm"] < self.settings.tolerance:
                     return "converged", None
         except KeyboardInterrupt:
             return "interrupted", None
-        except StopIteration:
-            return "completed", None
         except DivergenceError as error:
             return "diverged", error
         return "completed", None
+
+    def _asked_to_stop(self, row: Row) -> bool:
+        """Tell the listeners of a row; only their StopIteration ends a run, one of the user's loss is an error."""
+        try:
+            for listener in self.settings.callbacks:
+                listener.on_outer_step(self.tuner, row)
+        except StopIteration:
+            return True
+        return False
 
     def _outer_step(self, begun: float) -> Row:
         tuner, problem = self.tuner, self.tuner.problem

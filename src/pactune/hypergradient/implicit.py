@@ -98,6 +98,8 @@ class ConjugateGradient(LinearSolver):
                 break
             image = axpy(self.damping, direction, hessian(direction))
             curvature = dot(direction, image)
+            if not bool(curvature.isfinite()):
+                return scale(float("nan"), b)  # training diverged, which is said where the gradient is measured
             if not bool(curvature > 0):
                 raise GradientError(
                     "the training Hessian is not positive definite at θ_T, so conjugate gradients do not apply; "
