@@ -1,8 +1,9 @@
 """Peak memory against the number of inner steps T: flat for K = 0 and K = 1, growing for a window over all steps.
 
 Every measurement is a process of its own. The number is the peak resident set over the whole process less that before
-the first round, so that torch itself does not count. It varies by some 20 MB from process to process, as the allocator
-does, so the median of three is shown. Run `python benchmarks/memory.py`; it takes a few minutes.
+the first round, so that torch itself does not count. It varies from process to process with what the allocator gives
+back, by up to a factor of two, so the median of three is shown and all three are kept: differences of this size between
+two settings mean nothing. Run `python benchmarks/memory.py`; it takes a few minutes.
 """
 
 from __future__ import annotations
