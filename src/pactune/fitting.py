@@ -179,9 +179,8 @@ class Fit:
         plain = choice is not None and choice.run == "plain" and self.plain.kept is not None
         kept = self.plain.kept if plain else self.kept
         if kept is not None:
-            self.tuner.remember_hyper()
             problem.load(kept.params, kept.buffers)
-            problem.load_hyper(kept.hyper)
+            self.tuner.keep_hyper(kept.hyper)
         result = Result(
             model=problem.model,
             hyper=problem.hyper,

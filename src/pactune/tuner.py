@@ -99,7 +99,7 @@ class Tuner:
         self._check_settings()
         self.start_hyper = clone(problem.hyperparameters())
         self._pending = False
-        self._last_hyper: Params | None = None
+        self._last: tuple[Params, Params] | None = None
 
     def hypergradient(self) -> ObjectiveValue:
         """Run one round of T inner steps from the current state and fill `.grad` of every hyperparameter.
@@ -279,9 +279,12 @@ class Tuner:
 
     def move_hyper(self) -> bool:
         """Make the outer step that is pending, from the λ of the last round; return whether there was one."""
-        if self._last_hyper is not None:
-            self.problem.load_hyper(self._last_hyper)
-            self._last_hyper = None
+        if self._last is not None:
+            kept, last = self._last
+            present = self.problem.hyperparameters()
+            if all(torch.equal(present[name], kept[name]) for name in present):
+                self.problem.load_hyper(last)
+            self._last = None
         if not self._pending:
             return False
         self.outer.step()
@@ -294,9 +297,10 @@ class Tuner:
         self.fill_gradients(gradient)
         self.outer.step()
 
-    def remember_hyper(self) -> None:
-        """Remember λ of the last round, since the user's module is about to hold the kept one."""
-        self._last_hyper = clone(self.problem.hyperparameters())
+    def keep_hyper(self, kept: Params) -> None:
+        """Give the user's module the kept λ; the next `fit` goes on from the last one, unless the user changes λ."""
+        self._last = (kept, clone(self.problem.hyperparameters()))
+        self.problem.load_hyper(kept)
 
     # Checks
 

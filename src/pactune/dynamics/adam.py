@@ -74,7 +74,7 @@ class Adam(Dynamics):
 
 
 def _root(v: Tensor) -> Tensor:
-    """Return √v with derivative 0 at v = 0.
+    """Return √v with a finite derivative at v = 0.
 
     A weight behind an input that is always 0 has gradient 0 and v = 0; there the moving average in the numerator
     is 0 too, so the derivative of the step through √v is 0 and not the 0·∞ of autograd.

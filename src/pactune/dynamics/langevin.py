@@ -22,7 +22,7 @@ class Langevin(Dynamics):
 
     Args:
         lr: η_t, a number or a function of the step.
-        inverse_temperature: τ; the paper's β is τ/n_T.
+        inverse_temperature: τ, finite for noise; the β of the theory is τ/n, with n the rows of the bound's sample.
     """
 
     lr: Schedule

@@ -72,10 +72,15 @@ class World:
         return self.streams.key("train forward", chain, step), self.streams.key("valid forward", chain, step)
 
     def _reset(self, key: int) -> Params:
-        """Draw θ_0 from the modules' own `reset_parameters`, and leave the model as it was."""
+        """Draw θ_0 from the modules' own `reset_parameters`, and leave the model as it was.
+
+        A model that cannot be drawn is taken as it stands where hyperparameters give θ_0.
+        """
         model = self.problem.model
         before = clone({**dict(model.named_parameters()), **self.problem.buffers()})
         missing = _without_reset(model, set(self.problem.parameters()))
+        if missing and self.problem.has_initial:
+            return clone(self.problem.parameters())
         if missing:
             raise SettingError(
                 f"θ_0 has to be drawn anew, but {', '.join(missing)} has no `reset_parameters`; "
