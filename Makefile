@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types check docs bench bench-selection clean
+.PHONY: demo test lint types check docs bench bench-memory bench-selection clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +26,11 @@ types: $(STAMP)
 
 check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: bench-memory bench-selection
+
+bench-memory: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
 
 bench-selection: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/selection.py
