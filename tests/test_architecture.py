@@ -17,6 +17,7 @@ LAYERS = [
     {"errors"},
     {"trees"},
     {"streams", "swap"},
+    {"modules"},
     {"data"},
     {"hyper"},
     {"problem"},
