@@ -18,6 +18,7 @@ LAYERS = [
     {"trees"},
     {"streams", "swap"},
     {"data"},
+    {"provenance"},
     {"hyper"},
     {"problem"},
     {"dynamics"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError"]
+__all__ = ["CertificateError", "DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError"]
 
 
 class PactuneError(Exception):
@@ -17,6 +17,18 @@ class SettingError(PactuneError, ValueError):
 
 class DataError(PactuneError, ValueError):
     """Data that cannot be used: empty, of unknown type, or of shapes, types or devices that do not fit."""
+
+
+class CertificateError(PactuneError, ValueError):
+    """A certificate that its theorem does not cover, so that no number is given.
+
+    Attributes:
+        conditions: every condition that is not met, in words.
+    """
+
+    def __init__(self, conditions: list[str]) -> None:
+        super().__init__("no certificate, since a condition is not met: " + "; ".join(conditions))
+        self.conditions = conditions
 
 
 class GradientError(PactuneError, RuntimeError):

@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError
 from pactune.hyper import ExampleWeights, holders
+from pactune.provenance import DataMark
 from pactune.streams import forked_rng, seed_forward
 from pactune.swap import Places, call_with, owner
 from pactune.trees import Params, map_tree
@@ -176,7 +178,22 @@ class Problem:
         """Whether λ may enter the losses themselves; if not, no double backward is ever needed for λ alone."""
         return self._loss is None or bool(self._weighers) or self._names.hyper_inside_model
 
+    @property
+    def predicts_with_hyper(self) -> bool:
+        """Whether λ is a part of the model, so that a prediction depends on it."""
+        return self._names.hyper_inside_model
+
+    @cached_property
+    def marks(self) -> tuple[DataMark, DataMark]:
+        """The identities of the training and of the validation sample."""
+        return DataMark("train", self.train), DataMark("valid", self.valid)
+
     # The risks
+
+    def predict(self, params: Params, batch: Batch) -> tuple[Any, Any]:
+        """Return the model's output at θ, and the target."""
+        *inputs, target = _inputs_and_target(batch.data)
+        return call_with([(self._names.params, params)], lambda: self.model(*inputs)), target
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_T without the penalty; a training forward writes its statistics into `buffers`."""
