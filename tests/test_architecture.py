@@ -19,6 +19,7 @@ LAYERS = [
     {"streams", "swap"},
     {"modules"},
     {"data"},
+    {"provenance"},
     {"hyper"},
     {"problem"},
     {"dynamics"},

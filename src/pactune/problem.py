@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, PactuneError, SettingError
 from pactune.hyper import ExampleWeights, holders
 from pactune.modules import Names, evaluating, mode
+from pactune.provenance import DataMark
 from pactune.streams import forked_rng
 from pactune.swap import call_with
 from pactune.trees import Params, clone, map_tree
@@ -177,7 +179,22 @@ class Problem:
         """Whether λ may enter the losses themselves; if not, no double backward is ever needed for λ alone."""
         return self._loss is None or bool(self._weighers) or self._names.hyper_inside_model
 
+    @property
+    def predicts_with_hyper(self) -> bool:
+        """Whether λ is a part of the model, so that a prediction depends on it."""
+        return self._names.hyper_inside_model
+
+    @cached_property
+    def marks(self) -> tuple[DataMark, DataMark]:
+        """The identities of the training and of the validation sample."""
+        return DataMark("train", self.train), DataMark("valid", self.valid)
+
     # The risks
+
+    def predict(self, params: Params, batch: Batch) -> tuple[Any, Any]:
+        """Return the model's output at θ, and the target."""
+        *inputs, target = _inputs_and_target(batch.data)
+        return call_with([(self._names.params, params)], lambda: self.model(*inputs)), target
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_T without the penalty; a training forward writes its statistics into `buffers`."""
@@ -203,6 +220,22 @@ class Problem:
 
         found = self._with_hyper(hyper, gradient)
         return {name: found[name] if name in found else torch.zeros_like(p) for name, p in params.items()}
+
+    @cached_property
+    def has_penalty_vjp(self) -> bool:
+        """Whether λ enters through penalties alone, and all of them know their derivative in closed form."""
+        closed = all(callable(getattr(module, "penalty_vjp", None)) for module in self._penalties)
+        alone = not (self.enters_losses or self.has_learning_rates or self.has_initial)
+        return self.has_penalty and closed and alone
+
+    def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
+        """Return the λ-derivative of ⟨∇penalty(θ), c⟩ by the modules' closed forms; zeros for a λ without a penalty."""
+        total = {name: torch.zeros_like(value) for name, value in self.hyperparameters().items()}
+        prefixes = {module: f"{path}." if path else "" for path, module in self.hyper.named_modules()}
+        for module in self._penalties:
+            for name, value in module.penalty_vjp(params, cotangent).items():
+                total[prefixes[module] + name] = value
+        return total
 
     def learning_rates(self, params: Params, hyper: Params) -> Params:
         """Return the factors on the step size by parameter name; a name that has none is left out."""
