@@ -43,7 +43,7 @@ class HyperDrift(Objective):
 
     def __post_init__(self) -> None:
         check_zeta(self.zeta)
-        if self.zeta == "auto" or not isinstance(self.zeta, (int, float, str)):
+        if not isinstance(self.zeta, (int, float)) and self.zeta != "theory":
             raise SettingError('`zeta` of HyperDrift must be a number ≥ 0 or "theory"; at λ = λ0 there is no scale')
 
     def check(self, problem: Problem) -> None:
