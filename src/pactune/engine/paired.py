@@ -78,8 +78,8 @@ class Paths(NamedTuple):
 
     @property
     def _rate(self) -> Tensor:
-        lr, tau = (torch.as_tensor(v).to(self.squares) for v in (self.chains.lr, self.chains.inverse_temperature))
-        return lr * tau
+        lr, tau = (torch.as_tensor(value, dtype=torch.float64) for value in _both(self.chains))
+        return (lr * tau).to(self.squares.device)
 
     def pick(self, chains: slice) -> Paths:
         """Return some of the chains."""
