@@ -81,6 +81,20 @@ def test_one_model_and_the_same_seed_give_the_same_number() -> None:
     assert first == again != other
 
 
+def test_the_start_is_not_the_one_that_tuned() -> None:
+    """λ depends on the tuner's draws of θ_0, so the certified chains must have others, at the same seed too."""
+    p = problem()
+    tuner = pt.Tuner(
+        p,
+        inner=pt.Langevin(0.2, 50.0),
+        inner_steps=2,
+        outer=torch.optim.SGD(p.hyper.parameters(), lr=0.1),
+        restart=True,
+    )
+    used = tuner.world.draw(0, 0)["weight"]
+    assert not any(torch.allclose(used, drawn) for drawn in validation_side(p, seed=0).start()["weight"])
+
+
 def test_clipped_cross_entropy_is_in_its_own_units() -> None:
     loss = bounds.ClippedCrossEntropy(2.0)
     certificate = pt.certify(train_side(loss=loss))

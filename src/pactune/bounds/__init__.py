@@ -2,6 +2,7 @@
 
 from pactune.bounds.certificate import Certificate, Claim, Evidence, certify
 from pactune.bounds.claims import HoldOut, TrainSide, ValidationSide
+from pactune.bounds.counts import CountedHoldOut
 from pactune.bounds.data_dependent import DataDependentBound, PrivatePrior, theorem_2_1, theorem_a3
 from pactune.bounds.kl import binary_kl, kl_inverse, kl_inverse_lower
 from pactune.bounds.langevin_kl import ChainStep, noise_constant, path_kl, path_log_ratio, unequal_path_kl
@@ -14,6 +15,7 @@ __all__ = [
     "ChainStep",
     "Claim",
     "ClippedCrossEntropy",
+    "CountedHoldOut",
     "DataDependentBound",
     "Evidence",
     "HoldOut",

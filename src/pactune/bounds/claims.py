@@ -113,8 +113,12 @@ class _PathClaim(Claim):
         raise NotImplementedError
 
     def start(self) -> Params:
-        """Return θ_0 ~ P_0 of every chain. Shapes (M, ...)."""
-        world = World(self.problem, Langevin(1.0, 1.0), Streams(self.seed), stochastic=False, initial=self.initial)
+        """Return θ_0 ~ P_0 of every chain. Shapes (M, ...).
+
+        The draws are independent of those of a tuner with the same seed, which had a part in λ.
+        """
+        streams = Streams(Streams(self.seed).key("certificate start"))
+        world = World(self.problem, Langevin(1.0, 1.0), streams, stochastic=False, initial=self.initial)
         drawn = [world.draw(0, chain) for chain in range(self.models)]
         return {name: torch.stack([params[name] for params in drawn]) for name in drawn[0]}
 

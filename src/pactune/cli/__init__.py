@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pactune import __version__
-from pactune.cli import reproduce
+from pactune.cli import certify, reproduce
 from pactune.cli.demo import demo
 from pactune.cli.select import select
 from pactune.errors import PactuneError
@@ -27,6 +27,7 @@ app = typer.Typer(
 
 app.command()(demo)
 app.command()(select)
+app.add_typer(certify.app, name="certify")
 app.add_typer(reproduce.app, name="reproduce")
 
 _debug = False

@@ -166,4 +166,5 @@ def _tuned_decay(size: float, train: _Sample, valid: _Sample) -> Tensor:
 def _true_error(study: CoverageStudy, w: Tensor) -> Tensor:
     """Return Φ(−w·μ/‖w‖), averaged over the models of a repetition. Shape (repetitions,)."""
     score = study.separation * w[..., 0] / w.norm(dim=-1)
-    return torch.special.ndtr(-score).mean(1)
+    errors: Tensor = torch.special.ndtr(-score)
+    return errors.mean(1)

@@ -85,7 +85,7 @@ MNIST_DRIFT = DriftStudy(
     100,
     100,
     60,
-    names=("λ0", "validation risk", "hyper-drift"),
+    names=("λ0", "validation risk", "hyper-drift", "hyper-drift, 3ζ"),
 )
 MNIST_LARGE_DRIFT = DriftStudy(
     "MNIST 30000/30000, 7850 decays",
@@ -144,7 +144,7 @@ def _one(study: DriftStudy, split: Split, objective: Objective | None) -> Row:
     claim = ValidationSide(
         problem,
         PairedChains(study.lr, study.inverse_temperature, study.steps),
-        result.provenance,
+        result.provenance.touch("features", problem.marks[0]),
         models=study.models,
         seed=study.seed,
         initial=start_at_zero(model),
