@@ -20,10 +20,19 @@ GROUPS = {
     "Problem and tuner": ["Problem", "Tuner", "ObjectiveValue", "Result", "Callback", "check_hypergradient"],
     "Hyperparameters": ["WeightDecay", "ExampleWeights", "LearningRates", "Initialization"],
     "Inner dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
-    "Objectives": ["PACBayes", "AutoZeta", "ValidationRisk", "Flatness", "SameDistribution", "UnequalSteps"],
+    "Objectives": [
+        "PACBayes",
+        "AutoZeta",
+        "ValidationRisk",
+        "Flatness",
+        "SameDistribution",
+        "UnequalSteps",
+        "HyperDrift",
+    ],
     "Hypergradients": ["Truncated", "Windowed", "ForwardMode", "Implicit"],
     "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient"],
-    "Errors": ["PactuneError", "SettingError", "DataError", "GradientError", "DivergenceError"],
+    "Certificates": ["certify", "Certificate", "Provenance"],
+    "Errors": ["PactuneError", "SettingError", "DataError", "GradientError", "DivergenceError", "CertificateError"],
 }
 WITH_METHODS = {"Tuner", "Result", "Callback", "ExampleWeights"}
 METHODS = {"Tuner": ["fit", "hypergradient"], "ExampleWeights": ["weights"]}
