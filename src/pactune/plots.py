@@ -69,8 +69,8 @@ def _curve(rows: list[dict[str, Any]], column: str, label: str, dashed: bool = F
 
 def _draw(axis: Axes, panel: Panel) -> None:
     for curve in panel.curves:
-        style = {"linestyle": "--" if curve.dashed else "-", "color": COLORS.get(curve.label.split(",")[0])}
-        axis.plot(curve.x, curve.y, label=curve.label, linewidth=1.4, **style)
+        color, line = COLORS.get(curve.label.split(",")[0]), "--" if curve.dashed else "-"
+        axis.plot(curve.x, curve.y, label=curve.label, linewidth=1.4, linestyle=line, color=color)
     if panel.log and all(y > 0 for curve in panel.curves for y in curve.y):
         axis.set_yscale("log")
     axis.set_title(panel.title, fontsize=10)
