@@ -228,14 +228,18 @@ class Problem:
         alone = not (self.enters_losses or self.has_learning_rates or self.has_initial)
         return self.has_penalty and closed and alone
 
-    def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
+    def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
         """Return the λ-derivative of ⟨∇penalty(θ), c⟩ by the modules' closed forms; zeros for a λ without a penalty."""
-        total = {name: torch.zeros_like(value) for name, value in self.hyperparameters().items()}
-        prefixes = {module: f"{path}." if path else "" for path, module in self.hyper.named_modules()}
-        for module in self._penalties:
-            for name, value in module.penalty_vjp(params, cotangent).items():
-                total[prefixes[module] + name] = value
-        return total
+        found: Params = {}
+        for prefix, module in self._penalty_prefixes:
+            found |= {prefix + name: value for name, value in module.penalty_vjp(params, cotangent).items()}
+        return {name: found[name] if name in found else torch.zeros_like(value) for name, value in hyper.items()}
+
+    @cached_property
+    def _penalty_prefixes(self) -> list[tuple[str, Any]]:
+        """The modules with a penalty, and what stands before their parameters' names in λ."""
+        paths = {module: path for path, module in self.hyper.named_modules()}
+        return [(f"{paths[module]}." if paths[module] else "", module) for module in self._penalties]
 
     def learning_rates(self, params: Params, hyper: Params) -> Params:
         """Return the factors on the step size by parameter name; a name that has none is left out."""

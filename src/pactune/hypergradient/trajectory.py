@@ -128,7 +128,7 @@ class Trajectory:
             return Observation(detached, buffers, measured.summand)
         if closed:
             with torch.no_grad():
-                direct = self.problem.penalty_vjp(state.params, measured.by_train)
+                direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train)
             return Observation(detached, buffers, measured.summand, direct)
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
