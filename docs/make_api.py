@@ -23,7 +23,7 @@ GROUPS = {
     "Objectives": ["PACBayes", "AutoZeta", "ValidationRisk", "Flatness", "SameDistribution", "UnequalSteps"],
     "Hypergradients": ["Truncated", "Windowed", "ForwardMode", "Implicit"],
     "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient"],
-    "Errors": ["PactuneError", "SettingError", "DataError", "GradientError", "DivergenceError"],
+    "Errors": ["PactuneError", "SettingError", "DataError", "GradientError", "DivergenceError", "RunFolderError"],
 }
 WITH_METHODS = {"Tuner", "Result", "Callback", "ExampleWeights"}
 METHODS = {"Tuner": ["fit", "hypergradient"], "ExampleWeights": ["weights"]}

@@ -8,15 +8,18 @@ The outer objective is a PAC-Bayes bound on the out-of-sample risk (Cherian et a
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from pactune.callbacks import Callback
     from pactune.check import check_hypergradient
     from pactune.dynamics import SGD, Adam, Langevin, TorchOptim
-    from pactune.errors import DataError, DivergenceError, GradientError, PactuneError, SettingError
+    from pactune.errors import DataError, DivergenceError, GradientError, PactuneError, RunFolderError, SettingError
     from pactune.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.hypergradient import (
         ConjugateGradient,
@@ -36,7 +39,14 @@ _HOMES = {
     "pactune.callbacks": ["Callback"],
     "pactune.check": ["check_hypergradient"],
     "pactune.dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
-    "pactune.errors": ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError"],
+    "pactune.errors": [
+        "DataError",
+        "DivergenceError",
+        "GradientError",
+        "PactuneError",
+        "RunFolderError",
+        "SettingError",
+    ],
     "pactune.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
     "pactune.hypergradient": [
         "ConjugateGradient",
@@ -77,6 +87,7 @@ __all__ = [
     "PactuneError",
     "Problem",
     "Result",
+    "RunFolderError",
     "SameDistribution",
     "SettingError",
     "TorchOptim",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from pactune.streams import Streams, forked_rng, seed_forward
 
 __all__ = ["Batch", "Source", "as_source", "in_type", "move"]
 
+FINGERPRINT_ROWS = 1024  # rows by which tensors are told apart
 EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
 
 
@@ -91,6 +93,10 @@ class Source(ABC):
         if batch is None:
             raise DataError("a DataLoader yields no batch: it is empty, or can be read only once")
         return batch
+
+    def fingerprint(self) -> str:
+        """Return words by which another data set can be told from this one, as far as that is cheap."""
+        return type(self).__name__.lstrip("_").lower()
 
     def subset(self, rows: Tensor) -> Source:
         """Return a source of some rows only.
@@ -173,6 +179,9 @@ class _Indexed(Source):
         for start in range(0, self.rows, size):
             yield self._make(torch.arange(start, min(start + size, self.rows)))
 
+    def fingerprint(self) -> str:
+        return f"{self.rows} rows in batches of {self._size}"
+
     def subset(self, rows: Tensor) -> Source:
         return _Subset(self, rows)
 
@@ -203,6 +212,15 @@ class _Tensors(_Indexed):
         if len(index) == self.rows and bool(torch.equal(index, torch.arange(self.rows))):
             return self._tensors
         return tuple(tensor[index.to(tensor.device)] for tensor in self._tensors)
+
+    def fingerprint(self) -> str:
+        """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
+        digest = hashlib.blake2b(digest_size=8)
+        for tensor in self._tensors:
+            sample = tensor.detach()[:: -(-self.rows // FINGERPRINT_ROWS)].cpu().contiguous()
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(sample.reshape(-1).view(torch.uint8).numpy().data)
+        return f"{super().fingerprint()}, checksum {digest.hexdigest()}"
 
 
 class _Rows(_Indexed):

@@ -7,7 +7,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError", "warn_user"]
+__all__ = [
+    "DataError",
+    "DivergenceError",
+    "GradientError",
+    "PactuneError",
+    "RunFolderError",
+    "SettingError",
+    "warn_user",
+]
 
 
 class PactuneError(Exception):
@@ -24,6 +32,10 @@ class DataError(PactuneError, ValueError):
 
 class GradientError(PactuneError, RuntimeError):
     """A gradient that the chosen estimator cannot give, or that is identically zero."""
+
+
+class RunFolderError(PactuneError, RuntimeError):
+    """A run folder that cannot be used: of another run or version, damaged, in use, or on a full disk."""
 
 
 class DivergenceError(PactuneError, ArithmeticError):

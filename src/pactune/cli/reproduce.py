@@ -90,8 +90,8 @@ def _freedman_null(
 def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | None, printed: Format) -> None:
     from pactune.cli.progress import stderr_progress
     from pactune.experiments.freedman import FreedmanStudy, run_study
-    from pactune.experiments.run_folder import RunFolder
     from pactune.report.freedman import draw_figures, figure_data
+    from pactune.tracking.run_folder import RunFolder
 
     null = name == "freedman-null"
     study = FreedmanStudy.quick(null=null) if quick else FreedmanStudy(null=null)
