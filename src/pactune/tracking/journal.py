@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -61,8 +62,14 @@ class Journal:
         Raises:
             RunFolderError: it cannot be written; the lines before it are intact.
         """
-        row = {"kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields}
-        data = (json.dumps(_marked(row), allow_nan=False, ensure_ascii=False) + "\n").encode()
+        self.extend([{"kind": kind, **fields}])
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Add several lines at once, each with its `kind`."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        lines = [{"kind": row["kind"], "time": now, **row} for row in rows]
+        texts = [json.dumps(_marked(line), allow_nan=False, ensure_ascii=False) + "\n" for line in lines]
+        data = "".join(texts).encode()
         before = os.fstat(self._file).st_size
         try:
             write_all(self._file, data)

@@ -171,12 +171,17 @@ class FolderRecorder(Recorder):
             raise RunFolderError(f"{self.folder} holds another run: {words}. Choose another `run_dir`")
 
     def _write_rows(self, state: State) -> None:
-        for field, kind in KINDS.items():
-            written = self._written.setdefault(field, set())
-            for row in state[field]:
-                if row["outer_step"] not in written:
-                    self._write(kind, **row)
-                    written.add(row["outer_step"])
+        """Write the rows that the journal lacks."""
+        assert self._journal is not None
+        missing = [
+            {"kind": kind, **row}
+            for field, kind in KINDS.items()
+            for row in state[field]
+            if row["outer_step"] not in self._written[field]
+        ]
+        self._journal.extend(missing)
+        for field in KINDS:
+            self._written[field] |= {row["outer_step"] for row in state[field]}
 
     def _write(self, kind: str, **fields: Any) -> None:
         assert self._journal is not None
