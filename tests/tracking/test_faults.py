@@ -149,6 +149,14 @@ def test_folder_of_another_run(folder: Path, start: Any, make: Any, classes: Any
     assert (folder / "journal.jsonl").read_bytes() == before
 
 
+def test_folder_of_another_run_is_refused_before_the_cross_validation(folder: Path, start: Any) -> None:
+    with pytest.raises(pt.RunFolderError, match="objective was"):
+        start(objective=pt.PACBayes(zeta="auto"))
+    with pytest.raises(pt.RunFolderError, match="holds a run already"):
+        start(objective=pt.PACBayes(zeta="auto"), resume=False)
+    assert not (folder / "start").exists()
+
+
 def test_folder_of_another_version(
     folder: Path, start: Any, reference: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

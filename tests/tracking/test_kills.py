@@ -25,3 +25,18 @@ def test_five_kills_lose_nothing(tmp_path: Path) -> None:
     assert report["history_equal"]
     assert report["plain_history_equal"]
     assert report["result_equal"]
+
+
+def test_the_page_says_what_was_measured() -> None:
+    report = json.loads(RESULTS.read_text())
+    page = (SCRIPT.parents[1] / "docs" / "runs.md").read_text()
+    assert report["passed"]
+    assert report["kills"] >= 50
+    rows = {
+        "kills by SIGKILL": "kills",
+        "of these while a checkpoint was being written": "kills_while_a_checkpoint_was_written",
+        "of these before the attempt finished a step of its own": "kills_before_the_first_new_step",
+        "outer steps": "outer_steps",
+        "finished outer steps lost": "steps_lost",
+    }
+    assert all(f"| {words} | {report[name]} |" in page for words, name in rows.items())

@@ -274,3 +274,16 @@ def test_ctrl_c_and_divergence_are_in_the_journal(make: Any, tmp_path: Path) -> 
     with pytest.raises(Kill):
         make().fit(3, progress=False, run_dir=tmp_path / "c", callbacks=[KillAt(2)])
     assert read_journal(tmp_path / "c")[-1]["status"] == "failed"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("inner", [pt.Adam(lr=0.05), partial(torch.optim.Adam, lr=1e-2)], ids=["Adam", "torch.optim"])
+def test_resumed_is_uninterrupted_on_cuda(inner: Any, make: Any, classes: Any, tmp_path: Path) -> None:
+    def fit(**options: Any) -> pt.Result:
+        train, valid = ([part.cuda() for part in classes(12, seed)] for seed in (1, 2))
+        tuner = make(noisy_model().cuda(), inner=inner, train=train, valid=valid, batch_size=5)
+        return tuner.fit(STEPS, progress=False, **options)
+
+    with pytest.raises(Kill):
+        fit(run_dir=tmp_path, callbacks=[KillAt(3)])
+    same(fit(), fit(run_dir=tmp_path, resume=True))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from pactune.errors import RunFolderError
 
-__all__ = ["PARTIAL", "write_all", "write_atomically"]
+__all__ = ["BINARY", "PARTIAL", "write_all", "write_atomically"]
 
 PARTIAL = ".partial"  # suffix of a file that is being written
+BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would else change line ends
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def _write_and_sync(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o644)
     try:
         write_all(descriptor, data)
         os.fsync(descriptor)

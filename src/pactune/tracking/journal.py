@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from pactune.errors import RunFolderError
-from pactune.tracking.files import write_all
+from pactune.tracking.files import BINARY, write_all
 
 __all__ = ["JOURNAL", "Journal", "Row", "read_journal"]
 
@@ -38,7 +38,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | BINARY, 0o644)
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be opened: {error.strerror or error}") from error
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"]
 
 
-class Logger(Callback):
+class Logger(Callback, ABC):
     """Logs every number of a history: those of the tuned run by their name, those of plain training as `plain/…`.
 
     To add one, subclass and write `log`, and `open` and `close` where there is something to open.

@@ -67,16 +67,14 @@ class FolderRecorder(Recorder):
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
         self._written: dict[str, set[int]] = {}
+        if self._used():
+            self._check_early()
 
     def part(self, name: str) -> Recorder:
         """Return the recorder of a sub-folder."""
         return FolderRecorder(self.folder / name, resume=self._resume, settings={**self._settings, "part": name})
 
     def __enter__(self) -> Recorder:
-        if not self._resume and self._used():
-            raise RunFolderError(
-                f"{self.folder} holds a run already; pass resume=True to go on with it, or another `run_dir`"
-            )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -137,6 +135,16 @@ class FolderRecorder(Recorder):
     def _used(self) -> bool:
         journal = self.folder / JOURNAL
         return (journal.exists() and journal.stat().st_size > 0) or bool(list_checkpoints(self.folder))
+
+    def _check_early(self) -> None:
+        """Refuse a folder before hours of work, as far as its journal tells."""
+        if not self._resume:
+            raise RunFolderError(
+                f"{self.folder} holds a run already; pass resume=True to go on with it, or another `run_dir`"
+            )
+        lines = read_journal(self.folder) if (self.folder / JOURNAL).exists() else []
+        for start in [line for line in lines if line["kind"] == "start"][-1:]:
+            self._check(start)
 
     def _newest(self, device: torch.device) -> State | None:
         damaged = []
