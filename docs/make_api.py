@@ -21,10 +21,27 @@ GROUPS = {
     "Problem and tuner": ["Problem", "Tuner", "ObjectiveValue", "Result", "Callback", "check_hypergradient"],
     "Hyperparameters": ["WeightDecay", "ExampleWeights", "LearningRates", "Initialization"],
     "Inner dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
-    "Objectives": ["PACBayes", "AutoZeta", "ValidationRisk", "Flatness", "SameDistribution", "UnequalSteps"],
+    "Objectives": [
+        "PACBayes",
+        "AutoZeta",
+        "ValidationRisk",
+        "Flatness",
+        "SameDistribution",
+        "UnequalSteps",
+        "HyperDrift",
+    ],
     "Hypergradients": ["Truncated", "Windowed", "ForwardMode", "Implicit"],
     "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient"],
-    "Errors": ["PactuneError", "SettingError", "DataError", "GradientError", "DivergenceError", "RunFolderError"],
+    "Certificates": ["certify", "Certificate", "Provenance"],
+    "Errors": [
+        "PactuneError",
+        "SettingError",
+        "DataError",
+        "GradientError",
+        "DivergenceError",
+        "CertificateError",
+        "RunFolderError",
+    ],
 }
 TRACKING = ["TensorBoardLogger", "MLflowLogger", "WandbLogger", "Logger", "read_journal"]
 WITH_METHODS = {"Tuner", "Result", "Callback", "ExampleWeights"}

@@ -16,10 +16,19 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
+    from pactune.bounds.certificate import Certificate, certify
     from pactune.callbacks import Callback
     from pactune.check import check_hypergradient
     from pactune.dynamics import SGD, Adam, Langevin, TorchOptim
-    from pactune.errors import DataError, DivergenceError, GradientError, PactuneError, RunFolderError, SettingError
+    from pactune.errors import (
+        CertificateError,
+        DataError,
+        DivergenceError,
+        GradientError,
+        PactuneError,
+        RunFolderError,
+        SettingError,
+    )
     from pactune.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.hypergradient import (
         ConjugateGradient,
@@ -30,16 +39,27 @@ if TYPE_CHECKING:
         Truncated,
         Windowed,
     )
-    from pactune.objectives import AutoZeta, Flatness, PACBayes, SameDistribution, UnequalSteps, ValidationRisk
+    from pactune.objectives import (
+        AutoZeta,
+        Flatness,
+        HyperDrift,
+        PACBayes,
+        SameDistribution,
+        UnequalSteps,
+        ValidationRisk,
+    )
     from pactune.problem import Problem
+    from pactune.provenance import Provenance
     from pactune.result import Result
     from pactune.tuner import ObjectiveValue, Tuner
 
 _HOMES = {
+    "pactune.bounds.certificate": ["Certificate", "certify"],
     "pactune.callbacks": ["Callback"],
     "pactune.check": ["check_hypergradient"],
     "pactune.dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
     "pactune.errors": [
+        "CertificateError",
         "DataError",
         "DivergenceError",
         "GradientError",
@@ -57,8 +77,17 @@ _HOMES = {
         "Truncated",
         "Windowed",
     ],
-    "pactune.objectives": ["AutoZeta", "Flatness", "PACBayes", "SameDistribution", "UnequalSteps", "ValidationRisk"],
+    "pactune.objectives": [
+        "AutoZeta",
+        "Flatness",
+        "HyperDrift",
+        "PACBayes",
+        "SameDistribution",
+        "UnequalSteps",
+        "ValidationRisk",
+    ],
     "pactune.problem": ["Problem"],
+    "pactune.provenance": ["Provenance"],
     "pactune.result": ["Result"],
     "pactune.tuner": ["ObjectiveValue", "Tuner"],
 }
@@ -69,6 +98,8 @@ __all__ = [
     "Adam",
     "AutoZeta",
     "Callback",
+    "Certificate",
+    "CertificateError",
     "ConjugateGradient",
     "DataError",
     "DivergenceError",
@@ -76,6 +107,7 @@ __all__ = [
     "Flatness",
     "ForwardMode",
     "GradientError",
+    "HyperDrift",
     "Identity",
     "Implicit",
     "Initialization",
@@ -86,6 +118,7 @@ __all__ = [
     "PACBayes",
     "PactuneError",
     "Problem",
+    "Provenance",
     "Result",
     "RunFolderError",
     "SameDistribution",
@@ -97,6 +130,7 @@ __all__ = [
     "ValidationRisk",
     "WeightDecay",
     "Windowed",
+    "certify",
     "check_hypergradient",
 ]
 

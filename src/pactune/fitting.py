@@ -11,6 +11,7 @@ from pactune.data import Source, as_source
 from pactune.engine import Lane, Outcome, Plan
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
+from pactune.provenance import Provenance
 from pactune.result import Result, Row, Status
 from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone, norm
@@ -219,7 +220,8 @@ class Fit:
         self.rows, self.plain.rows = state["rows"], state["plain_rows"]
         self.kept, self.plain.kept = _as_kept(state["kept"]), _as_kept(state["plain_kept"])
         if state["zeta"] is not None:
-            self.plan, self._relative = replace(self.plan, zeta=state["zeta"]), None
+            self._relative = None
+        self.plan = self.tuner.plan(self.plan.zeta if state["zeta"] is None else state["zeta"])
 
     def _listeners(self) -> dict[str, Callback]:
         """Return the listeners by a name that the next process gives them too."""
@@ -245,8 +247,16 @@ class Fit:
             kept_step=kept.step if kept else 0,
             rows=self.rows,
             plain_rows=self.plain.rows,
+            provenance=self._provenance(),
         )
         return result if choice is not None else replace(result, **judge_run(result)._asdict())
+
+    def _provenance(self) -> Provenance:
+        """Return what touched what: both samples touched λ and θ, whatever is kept."""
+        train, valid = self.tuner.problem.marks
+        found = Provenance().touch("model", train, valid).touch("hyper", train, valid)
+        found = found.touch("default hyper").touch("initial")
+        return found.state("λ and θ started from values chosen without the data")
 
 
 class _PlainRun:

@@ -71,6 +71,7 @@ CASES: dict[str, dict[str, Any]] = {
     "outer Adam": {"outer": partial(torch.optim.Adam, lr=1e-2)},
     "outer SGD with momentum": {"outer": partial(torch.optim.SGD, lr=1e-2, momentum=0.9)},
     "best objective": {"keep": "best-objective", "outer_lr": 5.0},
+    "hyper-drift": {"objective": pt.HyperDrift(zeta=0.05), "inner": pt.Adam(lr=0.05)},
     "test set": {"test": True},
     "plain for two steps": {"plain_steps": 2},
     "loader with a sampler of its own": {"train": opaque},
@@ -181,16 +182,20 @@ def test_finished_run_can_be_made_longer(fit: Any, tmp_path: Path) -> None:
         fit(case, steps=2, run_dir=tmp_path, resume=True)
 
 
-def test_a_start_that_was_not_seeded_is_remembered(make: Any, tmp_path: Path) -> None:
-    first = make(model=nn.Linear(4, 3))
-    start = {name: value.clone() for name, value in first.problem.parameters().items()}
+@pytest.mark.parametrize("objective", [pt.PACBayes(0.05), pt.HyperDrift(0.05), pt.PACBayes(pt.AutoZeta(folds=2))])
+def test_a_start_that_was_not_seeded_is_remembered(objective: Any, make: Any, linear: Any, tmp_path: Path) -> None:
+    class DieInTheFirstRound(pt.Callback):
+        def on_fit_begin(self, tuner: pt.Tuner, outer_steps: int) -> None:
+            tuner.problem.train.batch = lambda *_: (_ for _ in ()).throw(Kill())  # type: ignore[method-assign]
+
+    def tuner(seed: int) -> pt.Tuner:
+        model = linear(seed)
+        return make(model=model, hyper=pt.WeightDecay(model, init=0.1 * seed), objective=objective)
+
+    reference = tuner(1).fit(3, progress=False)
     with pytest.raises(Kill):
-        first.fit(3, run_dir=tmp_path, progress=False, callbacks=[KillAt(1)])
-    other = make(model=nn.Linear(4, 3))
-    result = other.fit(3, run_dir=tmp_path, resume=True, progress=False)
-    reference = make(model=nn.Linear(4, 3))
-    reference.problem.load(start, {})
-    same(reference.fit(3, progress=False), result)
+        tuner(1).fit(3, run_dir=tmp_path, progress=False, callbacks=[DieInTheFirstRound()])
+    same(reference, tuner(2).fit(3, run_dir=tmp_path, resume=True, progress=False))
 
 
 def test_a_later_fit_of_a_tuner_has_a_folder_of_its_own(make: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pactune import __version__
-from pactune.cli import reproduce
+from pactune.cli import certify, reproduce
 from pactune.cli.demo import demo
 from pactune.cli.select import select
 from pactune.errors import PactuneError
@@ -27,6 +27,7 @@ app = typer.Typer(
 
 app.command()(demo)
 app.command()(select)
+app.add_typer(certify.app, name="certify")
 app.add_typer(reproduce.app, name="reproduce")
 
 _debug = False
@@ -50,14 +51,11 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a deliberate error is one line on stderr unless `--debug` was given."""
+    """Run the command line; a deliberate error, or one of the file system, is one line on stderr without `--debug`."""
     try:
         app()
-    except PactuneError as error:
+    except (PactuneError, OSError) as error:
         if _debug:
             raise
         typer.echo(f"pactune: {error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("pactune: interrupted", err=True)
-        sys.exit(130)
