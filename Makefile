@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types check docs bench bench-memory bench-selection clean
+.PHONY: demo test lint types check docs bench bench-memory bench-selection faults build clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,6 +34,13 @@ bench-memory: $(STAMP)
 
 bench-selection: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/selection.py
+
+faults: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/faults.py --kills 60 --output benchmarks/results/faults.json
+
+build: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build
 
 docs: $(STAMP)
 	$(BIN)/python docs/make_api.py

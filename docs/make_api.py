@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pactune as pt
+from pactune import tracking
 
 PAGE = Path(__file__).parent / "api.md"
 
@@ -32,8 +33,17 @@ GROUPS = {
     "Hypergradients": ["Truncated", "Windowed", "ForwardMode", "Implicit"],
     "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient"],
     "Certificates": ["certify", "Certificate", "Provenance"],
-    "Errors": ["PactuneError", "SettingError", "DataError", "GradientError", "DivergenceError", "CertificateError"],
+    "Errors": [
+        "PactuneError",
+        "SettingError",
+        "DataError",
+        "GradientError",
+        "DivergenceError",
+        "CertificateError",
+        "RunFolderError",
+    ],
 }
+TRACKING = ["TensorBoardLogger", "MLflowLogger", "WandbLogger", "Logger", "read_journal"]
 WITH_METHODS = {"Tuner", "Result", "Callback", "ExampleWeights"}
 METHODS = {"Tuner": ["fit", "hypergradient"], "ExampleWeights": ["weights"]}
 
@@ -46,6 +56,7 @@ def page() -> str:
     for title, names in groups.items():
         if names:
             parts += [f"## {title}\n", *(_entry(name) for name in names)]
+    parts += ["## `pactune.tracking`\n", *(_tracking_entry(name) for name in TRACKING)]
     return "\n".join(parts)
 
 
@@ -56,6 +67,11 @@ def _entry(name: str) -> str:
         methods = METHODS.get(name) or [m for m in vars(thing) if not m.startswith("_") and _documented(thing, m)]
         parts += [_method(name, method, getattr(thing, method)) for method in methods]
     return "\n".join(parts)
+
+
+def _tracking_entry(name: str) -> str:
+    thing = getattr(tracking, name)
+    return "\n".join([f"### `tracking.{name}`\n", _block(f"{name}{_signature(thing)}"), _text(thing)])
 
 
 def _documented(owner: type, member: str) -> bool:

@@ -8,16 +8,27 @@ The outer objective is a PAC-Bayes bound on the out-of-sample risk (Cherian et a
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from pactune.bounds.certificate import Certificate, certify
     from pactune.callbacks import Callback
     from pactune.check import check_hypergradient
     from pactune.dynamics import SGD, Adam, Langevin, TorchOptim
-    from pactune.errors import CertificateError, DataError, DivergenceError, GradientError, PactuneError, SettingError
+    from pactune.errors import (
+        CertificateError,
+        DataError,
+        DivergenceError,
+        GradientError,
+        PactuneError,
+        RunFolderError,
+        SettingError,
+    )
     from pactune.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.hypergradient import (
         ConjugateGradient,
@@ -53,6 +64,7 @@ _HOMES = {
         "DivergenceError",
         "GradientError",
         "PactuneError",
+        "RunFolderError",
         "SettingError",
     ],
     "pactune.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
@@ -108,6 +120,7 @@ __all__ = [
     "Problem",
     "Provenance",
     "Result",
+    "RunFolderError",
     "SameDistribution",
     "SettingError",
     "TorchOptim",

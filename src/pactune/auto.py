@@ -17,6 +17,7 @@ from pactune.fitting import Choice, Fit, FitSettings
 from pactune.objectives import AutoZeta, RelativeZeta
 from pactune.result import Result, Row
 from pactune.streams import Streams
+from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone
 from pactune.verdict import Verdict, judge_held_out
 
@@ -37,11 +38,11 @@ def fit_auto(tuner: Tuner, settings: FitSettings, rule: AutoZeta, shared: Callba
         rule: how ζ is chosen.
         shared: a listener to every outer step of every run, for progress.
     """
+    start = _Start.remembered(tuner, settings.recorder.part("start"))
     _check(tuner)
-    start = _Start.of(tuner)
     scale = rule.scale or _initial_risk(tuner)
     scores = _Scores()
-    for fold in _folds(tuner, rule):
+    for k, fold in enumerate(_folds(tuner, rule)):
         for i, fraction in enumerate(rule.fractions):
             judge = _Judge(fold.held, scale, scores, _label(fraction), plain=i == 0)
             quiet = replace(
@@ -52,6 +53,7 @@ def fit_auto(tuner: Tuner, settings: FitSettings, rule: AutoZeta, shared: Callba
                 on_divergence="return",
                 choice=None,
                 evaluate=False,
+                recorder=settings.recorder.part(f"fold-{k}-fraction-{fraction:g}"),
             )
             outcome = Fit(start.twin(tuner, fold), quiet, RelativeZeta(fraction)).run()
             judge.close(settings.outer_steps)
@@ -133,6 +135,14 @@ class _Judge(Callback):
         if self._plain is not None:
             self._plain.append(self._score(tuner))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores so far, which a resumed run does not make again."""
+        return {"tuned": self._tuned, "plain": self._plain}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the scores."""
+        self._tuned, self._plain = state["tuned"], state["plain"]
+
     def close(self, steps: int) -> None:
         """Hand the scores in; an outer step that was not reached has the worst score."""
         for label, found in ((self._label, self._tuned), (PLAIN, self._plain)):
@@ -190,6 +200,21 @@ class _Start:
         problem = tuner.problem
         state = copy.deepcopy(tuner.outer.state_dict())
         return cls(clone(problem.parameters()), clone(problem.buffers()), clone(problem.hyperparameters()), state)
+
+    @classmethod
+    def remembered(cls, tuner: Tuner, recorder: Recorder) -> _Start:
+        """Return the start of the run to resume, and put the tuner there; without one, the present."""
+        with recorder:
+            saved = recorder.load(tuner.problem.device)
+            if saved is None:
+                start = cls.of(tuner)
+                recorder.save(lambda: {"rows": [], "plain_rows": [], "start": vars(start)})
+                recorder.end(status="completed")
+                return start
+        start = cls(**saved["start"])
+        start.restore(tuner)
+        tuner.start_hyper = clone(start.hyper)
+        return start
 
     def restore(self, tuner: Tuner) -> None:
         """Put everything back."""

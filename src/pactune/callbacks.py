@@ -30,6 +30,9 @@ class Callback:
     def on_fit_begin(self, tuner: Tuner, outer_steps: int) -> None:
         """Before the first outer step."""
 
+    def on_resume(self, tuner: Tuner, rows: list[Row]) -> None:
+        """After `on_fit_begin` when a run is resumed. `rows` is the history so far."""
+
     def on_outer_step(self, tuner: Tuner, row: Row) -> None:
         """After the inner steps of an outer step, before λ moves. `row` is the new row of the history."""
 
@@ -42,6 +45,16 @@ class Callback:
     def on_fit_end(self, tuner: Tuner, result: Result) -> None:
         """At the end, however it came."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run must know of this listener: numbers, texts, tensors and containers of them.
+
+        A listener that steps a scheduler returns the scheduler's `state_dict()` here.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` returned, before `on_fit_begin`."""
+
 
 class ProgressBar(Callback):
     """A bar on stderr, for terminals."""
@@ -50,6 +63,10 @@ class ProgressBar(Callback):
         columns = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
         self._task = self.bar.add_task("", total=total)
+
+    def on_resume(self, tuner: Tuner, rows: list[Row]) -> None:
+        """Move the bar over what is done."""
+        self.bar.update(self._task, advance=len(rows))
 
     def on_outer_step(self, tuner: Tuner, row: Row) -> None:
         """Move the bar."""
@@ -61,6 +78,10 @@ class ProgressLines(Callback):
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._last = total, 0, time.monotonic()
+
+    def on_resume(self, tuner: Tuner, rows: list[Row]) -> None:
+        """Count what is done."""
+        self._done += len(rows)
 
     def on_outer_step(self, tuner: Tuner, row: Row) -> None:
         """Print a line, at most every ten seconds."""

@@ -13,6 +13,7 @@ __all__ = [
     "DivergenceError",
     "GradientError",
     "PactuneError",
+    "RunFolderError",
     "SettingError",
     "warn_user",
 ]
@@ -44,6 +45,10 @@ class CertificateError(PactuneError, ValueError):
 
 class GradientError(PactuneError, RuntimeError):
     """A gradient that the chosen estimator cannot give, or that is identically zero."""
+
+
+class RunFolderError(PactuneError, RuntimeError):
+    """A run folder that cannot be used: of another run or version, damaged, in use, or on a full disk."""
 
 
 class DivergenceError(PactuneError, ArithmeticError):

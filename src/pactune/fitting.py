@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pactune.callbacks import Callback
@@ -13,6 +13,7 @@ from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
 from pactune.result import Result, Row, Status
+from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone, norm
 from pactune.verdict import judge_run
 
@@ -45,6 +46,7 @@ class FitSettings:
     on_divergence: str = "raise"
     choice: Choice | None = None
     evaluate: bool = True
+    recorder: Recorder = field(default_factory=Recorder)
 
     def __post_init__(self) -> None:
         if isinstance(self.outer_steps, bool) or not isinstance(self.outer_steps, int) or self.outer_steps < 1:
@@ -92,30 +94,44 @@ class Fit:
         """Run to the end, to convergence, to Ctrl-C or to divergence; in each case there is a result."""
         with self.tuner.problem.training_mode():
             self.tuner.prepare(self.plan.zeta if self._relative is None else 1.0)
-            status, failure = self._loop()
-        result = self._result(status)
+            with self.settings.recorder as recorder:
+                saved = recorder.load(self.tuner.problem.device)
+                if saved is not None:
+                    self._load_state(saved)
+                status, failure = self._loop(resumed=saved is not None)
+                result = self._result(status)
+                recorder.end(**_ending(result, failure))
         for listener in self.settings.callbacks:
             listener.on_fit_end(self.tuner, result)
         if failure is not None and self.settings.on_divergence == "raise":
             raise DivergenceError(str(failure), result) from failure
         return result
 
-    def _loop(self) -> tuple[Status, DivergenceError | None]:
-        begun = time.perf_counter()
+    def _loop(self, *, resumed: bool) -> tuple[Status, DivergenceError | None]:
+        begun = time.perf_counter() - (self.rows[-1]["seconds"] if self.rows else 0.0)
         try:
-            for listener in self.settings.callbacks:
-                listener.on_fit_begin(self.tuner, self.settings.outer_steps)
-            for _ in range(self.settings.outer_steps):
-                row = self._outer_step(begun)
-                if self._asked_to_stop(row):
+            self._begin(resumed=resumed)
+            while len(self.rows) < self.settings.outer_steps and not self._converged():
+                stop = self._asked_to_stop(self._outer_step(begun))
+                self.settings.recorder.save(self._state)
+                if stop:
                     return "completed", None
-                if row["hypergradient_norm"] < self.settings.tolerance:
-                    return "converged", None
         except KeyboardInterrupt:
             return "interrupted", None
         except DivergenceError as error:
             return "diverged", error
-        return "completed", None
+        return ("converged" if self._converged() else "completed"), None
+
+    def _begin(self, *, resumed: bool) -> None:
+        for listener in self.settings.callbacks:
+            listener.on_fit_begin(self.tuner, self.settings.outer_steps)
+            if resumed:
+                listener.on_resume(self.tuner, self.rows)
+        if not resumed:
+            self.settings.recorder.save(self._state)
+
+    def _converged(self) -> bool:
+        return bool(self.rows) and self.rows[-1]["hypergradient_norm"] < self.settings.tolerance
 
     def _asked_to_stop(self, row: Row) -> bool:
         """Tell the listeners of a row; only their StopIteration ends a run, one of the user's loss is an error."""
@@ -174,6 +190,46 @@ class Fit:
             wanted = True
         if wanted:
             self.kept = Kept.of(step, self.tuner.lane, hyper)
+
+    def _state(self) -> dict[str, Any]:
+        """Return everything that the rest of the run depends on."""
+        return {
+            "rows": self.rows,
+            "plain_rows": self.plain.rows,
+            "zeta": self.plan.zeta if self._relative is None else None,
+            "kept": _as_dict(self.kept),
+            "plain_kept": _as_dict(self.plain.kept),
+            "tuner": self.tuner.state(),
+            "listeners": {name: state for name, one in self._listeners().items() if (state := one.state_dict())},
+        }
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state that was saved."""
+        if len(state["rows"]) > self.settings.outer_steps:
+            raise SettingError(
+                f"`outer_steps` must be at least {len(state['rows'])}, which the run to resume has done, "
+                f"got {self.settings.outer_steps}"
+            )
+        listeners = self._listeners()
+        missing = [name for name in state["listeners"] if name not in listeners]
+        if missing:
+            raise SettingError(f"the run to resume had a listener that `callbacks` lacks: {', '.join(missing)}")
+        self.tuner.load_state(state["tuner"])
+        for name, remembered in state["listeners"].items():
+            listeners[name].load_state_dict(remembered)
+        self.rows, self.plain.rows = state["rows"], state["plain_rows"]
+        self.kept, self.plain.kept = _as_kept(state["kept"]), _as_kept(state["plain_kept"])
+        if state["zeta"] is not None:
+            self._relative = None
+        self.plan = self.tuner.plan(self.plan.zeta if state["zeta"] is None else state["zeta"])
+
+    def _listeners(self) -> dict[str, Callback]:
+        """Return the listeners by a name that the next process gives them too."""
+        named: dict[str, Callback] = {}
+        for listener in self.settings.callbacks:
+            kind = type(listener).__name__
+            named[f"{kind} {sum(name.startswith(f'{kind} ') for name in named)}"] = listener
+        return named
 
     def _result(self, status: Status) -> Result:
         problem, choice = self.tuner.problem, self.settings.choice
@@ -240,6 +296,21 @@ class _PlainRun:
         choice = self._settings.choice
         if choice is None or self._lane.rounds <= choice.step:
             self.kept = Kept.of(self._lane.rounds, self._lane, start)
+
+
+def _as_dict(kept: Kept | None) -> dict[str, Any] | None:
+    return None if kept is None else kept._asdict()
+
+
+def _as_kept(found: dict[str, Any] | None) -> Kept | None:
+    return None if found is None else Kept(**found)
+
+
+def _ending(result: Result, failure: DivergenceError | None) -> Row:
+    """Return what the journal says of the end of a run."""
+    ending: Row = {"status": result.status, "outer_steps_done": len(result.rows), "zeta": result.zeta}
+    ending |= {"kept_run": result.kept_run, "kept_step": result.kept_step, "verdict": result.verdict}
+    return ending if failure is None else {**ending, "error": str(failure)}
 
 
 def _without_path(plan: Plan) -> Plan:

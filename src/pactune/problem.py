@@ -157,6 +157,10 @@ class Problem:
         twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
         return twin
 
+    def losses(self) -> tuple[object, ...]:
+        """Return the losses and metrics as they were given."""
+        return self._loss, self._train_loss, self._valid_loss, self._metrics
+
     # Structure
 
     @property

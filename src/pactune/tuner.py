@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
+from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engine import Initial, Lane, Outcome, Plan, World, consumes_randomness
 from pactune.errors import DivergenceError, SettingError, warn_user
@@ -23,6 +25,8 @@ from pactune.objectives import AutoZeta, Objective, PACBayes
 from pactune.problem import Problem
 from pactune.result import Result
 from pactune.streams import Streams
+from pactune.tracking.fingerprint import describe_run
+from pactune.tracking.recorder import FolderRecorder, Recorder
 from pactune.trees import Params, clone, norm
 
 __all__ = ["ObjectiveValue", "Tuner"]
@@ -139,6 +143,8 @@ class Tuner:
         progress: bool | None = None,
         plain_steps: int | None = None,
         on_divergence: str = "raise",
+        run_dir: str | Path | None = None,
+        resume: bool = False,
     ) -> Result:
         """Tune for `outer_steps` outer steps. A second call goes on where the first one ended.
 
@@ -153,9 +159,17 @@ class Tuner:
             plain_steps: for how many outer steps plain training (λ fixed where it started) runs beside the tuned
                 run; by default as many, or one with `restart`.
             on_divergence: "raise" a `DivergenceError` that carries the result, or "return" the result so far.
+            run_dir: a folder for the journal and the checkpoints of this run; None writes nothing.
+            resume: go on with the run in `run_dir`, bit for bit as if it had never stopped; `outer_steps` then counts
+                from its beginning. Where there is no run yet, one starts.
 
         Returns:
             The result. After Ctrl-C it is the result so far, with status "interrupted".
+
+        Raises:
+            SettingError: a setting breaks its rule.
+            DivergenceError: the objective or its gradient is not finite.
+            RunFolderError: `run_dir` holds another run, is damaged or in use, or cannot be written.
         """
         settings = FitSettings(
             outer_steps=outer_steps,
@@ -166,12 +180,23 @@ class Tuner:
             plain_steps=plain_steps,
             on_divergence=on_divergence,
         )
+        settings = replace(settings, recorder=self._recorder(settings, run_dir, resume=resume))
         rule = AutoZeta() if self.objective.zeta == "auto" else self.objective.zeta
         runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
         with progress_for(progress, total=outer_steps * runs) as shown:
             if isinstance(rule, AutoZeta):
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
+
+    def _recorder(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> Recorder:
+        if run_dir is None:
+            if resume:
+                raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
+            return Recorder()
+        if not isinstance(run_dir, (str, Path)):
+            raise SettingError(f"`run_dir` must be a path or None, got {run_dir!r}")
+        test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
+        return FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
 
     def on(self, problem: Problem) -> Tuner:
         """Return a tuner with the same settings on another problem with the same modules, at its start."""
@@ -303,6 +328,35 @@ class Tuner:
         """Give the user's module the kept λ; the next `fit` goes on from the last one, unless the user changes λ."""
         self._last = (kept, clone(self.problem.hyperparameters()))
         self.problem.load_hyper(kept)
+
+    # What a checkpoint holds
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that the next outer step depends on; what is random is a function of the seed."""
+        gradients = {name: p.grad for name, p in self.problem.hyper.named_parameters() if p.grad is not None}
+        return {
+            "hyper": self.problem.hyperparameters(),
+            "start_hyper": self.start_hyper,
+            "outer": self.outer.state_dict(),
+            "pending": gradients if self._pending else None,
+            "last": self._last,
+            "lane": self.lane.state(),
+            "plain_lane": self.plain_lane.state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, whatever happened to this tuner before."""
+        self.lane.load_state(state["lane"])
+        self.plain_lane.load_state(state["plain_lane"])
+        self.problem.load(self.lane.params, self.lane.buffers)
+        if self.lane.states is not None:
+            self.publish(self.lane)
+        self.problem.load_hyper(state["hyper"])
+        self.start_hyper, self._last = state["start_hyper"], state["last"]
+        self.outer.load_state_dict(state["outer"])
+        self.outer.zero_grad(set_to_none=True)
+        self._pending = state["pending"] is not None
+        self.fill_gradients(state["pending"] or {})
 
     # Checks
 

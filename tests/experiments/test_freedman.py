@@ -7,7 +7,7 @@ import pytest
 
 from pactune.experiments.freedman_data import freedman_data, held_out_error
 from pactune.experiments.intervals import mean_interval, share_interval
-from pactune.experiments.run_folder import RunFolder
+from pactune.tracking.run_folder import RunFolder
 
 
 def test_signal_and_variance():

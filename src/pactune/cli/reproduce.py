@@ -104,8 +104,8 @@ def _certificate(
 ) -> None:
     """Certify error rates over grids declared beforehand."""
     from pactune.experiments import certificate_studies as studies
-    from pactune.experiments.run_folder import RunFolder
     from pactune.report.certificate import write_certificate_page
+    from pactune.tracking.run_folder import RunFolder
 
     def report(words: str) -> None:
         typer.echo(f"certificate: {words}", err=True)
@@ -142,8 +142,8 @@ def _print_certificates(studies: dict[str, Any], printed: Format) -> None:
 def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | None, printed: Format) -> None:
     from pactune.cli.progress import stderr_progress
     from pactune.experiments.freedman import FreedmanStudy, run_study
-    from pactune.experiments.run_folder import RunFolder
     from pactune.report.freedman import draw_figures, figure_data
+    from pactune.tracking.run_folder import RunFolder
 
     null = name == "freedman-null"
     study = FreedmanStudy.quick(null=null) if quick else FreedmanStudy(null=null)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -17,6 +18,7 @@ from pactune.streams import Streams
 
 __all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
 
+FINGERPRINT_ROWS = 1024  # rows by which tensors are told apart
 EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
 
 
@@ -95,6 +97,10 @@ class Indexed(Source):
         for start in range(0, self.rows, size):
             yield self._make(torch.arange(start, min(start + size, self.rows)))
 
+    def fingerprint(self) -> str:
+        """Return the sizes."""
+        return f"{self.rows} rows in batches of {self._size}"
+
     def subset(self, rows: Tensor) -> Source:
         """Return some rows, which keep their numbers."""
         return _Subset(self, rows)
@@ -126,6 +132,15 @@ class TensorRows(Indexed):
         if len(index) == self.rows and bool(torch.equal(index, torch.arange(self.rows))):
             return self._tensors
         return tuple(tensor[index.to(tensor.device)] for tensor in self._tensors)
+
+    def fingerprint(self) -> str:
+        """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
+        digest = hashlib.blake2b(digest_size=8)
+        for tensor in self._tensors:
+            sample = tensor.detach()[:: -(-self.rows // FINGERPRINT_ROWS)].cpu().contiguous()
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(sample.reshape(-1).view(torch.uint8).numpy().data)
+        return f"{super().fingerprint()}, checksum {digest.hexdigest()}"
 
 
 class DatasetRows(Indexed):

@@ -59,6 +59,10 @@ class Source(ABC):
             raise DataError("a DataLoader yields no batch: it is empty, or can be read only once")
         return batch
 
+    def fingerprint(self) -> str:
+        """Return words by which another data set can be told from this one, as far as that is cheap."""
+        return type(self).__name__
+
     def subset(self, rows: Tensor) -> Source:
         """Return a source of some rows only.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pactune.engine.eager import Outcome, Plan, run_round
 from pactune.engine.world import World
@@ -44,6 +45,16 @@ class Lane:
         )
         self.states, self.rounds = outcome.states, self.rounds + 1
         return outcome
+
+    def state(self) -> dict[str, Any]:
+        """Return where the chains are, as a checkpoint holds it; randomness needs no state."""
+        chains = None if self.states is None else [state._asdict() for state in self.states]
+        return {"params": self.params, "buffers": self.buffers, "chains": chains, "rounds": self.rounds}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go where the chains were."""
+        self.params, self.buffers, self.rounds = state["params"], state["buffers"], state["rounds"]
+        self.states = None if state["chains"] is None else [InnerState(**chain) for chain in state["chains"]]
 
     def _starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
         if self.states is not None and not self.restart:

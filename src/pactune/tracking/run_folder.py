@@ -1,4 +1,4 @@
-"""A folder per run: an append-only journal, the results as JSON, and whatever is drawn from them."""
+"""The folder of a study: an append-only journal, the results as JSON, and whatever is drawn from them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import json
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from pactune import __version__
+from pactune.tracking.files import write_atomically
+from pactune.tracking.journal import JOURNAL, Journal
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "versions_of"]
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas")
 
 
 class RunFolder:
-    """Folder with `journal.jsonl` (one JSON object per line, only ever appended to) and `results.json`.
+    """Folder with `journal.jsonl` and `results.json`.
 
     Args:
         folder: where; made if it does not exist. A second run in the same folder goes on in the same journal.
@@ -32,20 +33,17 @@ class RunFolder:
     @property
     def journal(self) -> Path:
         """Path of the journal."""
-        return self.folder / "journal.jsonl"
+        return self.folder / JOURNAL
 
     def append(self, kind: str, **fields: Any) -> None:
         """Add one row to the journal."""
-        row = {"kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields}
-        with self.journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+        with Journal(self.folder) as journal:
+            journal.append(kind, **fields)
 
     @contextmanager
     def run(self, name: str, settings: dict[str, Any]) -> Iterator[None]:
         """Write the start of a run and how it ended: "done", "interrupted", or "failed" with the error."""
-        versions = {package: version(package) for package in _PACKAGES}
-        versions |= {"pactune": __version__, "python": platform.python_version()}
-        self.append("start", name=name, settings=settings, versions=versions)
+        self.append("start", name=name, settings=settings, versions=versions_of(*_PACKAGES))
         try:
             yield
         except BaseException as error:
@@ -57,5 +55,16 @@ class RunFolder:
     def write_results(self, results: dict[str, Any]) -> Path:
         """Write `results.json`, replacing that of an earlier run."""
         path = self.folder / "results.json"
-        path.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_atomically(path, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
         return path
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """Return the versions of packages, of pactune and of Python."""
+    found = {"pactune": __version__, "python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
