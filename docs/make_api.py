@@ -18,6 +18,7 @@ Every public name, as `import pactune as pt` offers it. This page is written fro
 
 GROUPS = {
     "Problem and tuner": ["Problem", "Tuner", "ObjectiveValue", "Result", "Callback", "check_hypergradient"],
+    "Monitor": ["CoherenceMonitor"],
     "Hyperparameters": ["WeightDecay", "ExampleWeights", "LearningRates", "Initialization"],
     "Inner dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
     "Objectives": ["PACBayes", "AutoZeta", "ValidationRisk", "Flatness", "SameDistribution", "UnequalSteps"],
@@ -25,7 +26,7 @@ GROUPS = {
     "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient"],
     "Errors": ["PactuneError", "SettingError", "DataError", "GradientError", "DivergenceError"],
 }
-WITH_METHODS = {"Tuner", "Result", "Callback", "ExampleWeights"}
+WITH_METHODS = {"Tuner", "Result", "Callback", "CoherenceMonitor", "ExampleWeights"}
 METHODS = {"Tuner": ["fit", "hypergradient"], "ExampleWeights": ["weights"]}
 
 

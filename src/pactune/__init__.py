@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Truncated,
         Windowed,
     )
+    from pactune.monitor import CoherenceMonitor
     from pactune.objectives import AutoZeta, Flatness, PACBayes, SameDistribution, UnequalSteps, ValidationRisk
     from pactune.problem import Problem
     from pactune.result import Result
@@ -47,6 +48,7 @@ _HOMES = {
         "Truncated",
         "Windowed",
     ],
+    "pactune.monitor": ["CoherenceMonitor"],
     "pactune.objectives": ["AutoZeta", "Flatness", "PACBayes", "SameDistribution", "UnequalSteps", "ValidationRisk"],
     "pactune.problem": ["Problem"],
     "pactune.result": ["Result"],
@@ -59,6 +61,7 @@ __all__ = [
     "Adam",
     "AutoZeta",
     "Callback",
+    "CoherenceMonitor",
     "ConjugateGradient",
     "DataError",
     "DivergenceError",
