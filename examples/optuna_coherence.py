@@ -1,7 +1,7 @@
 """Optuna with Eq. 5 as its objective: a training loop of your own, a monitor in it, and a study over it.
 
-The loop yields `(monitor, validation risk, learning rate)` after each epoch; `CoherenceObjective` reports Eq. 5 and lets
-the pruner end a trial. `best_trial` then chooses among the same trials by the validation loss alone (ζ = 0) and by
+The loop yields `(monitor, validation risk, learning rate)` after each epoch. `CoherenceObjective` reports Eq. 5, and
+the pruner may end a trial. `best_trial` then chooses among the same trials by the validation loss alone (ζ = 0) and by
 Eq. 5. One draw proves nothing: docs/monitor.md has intervals over many, and they do not favour Eq. 5 here.
 """
 
