@@ -123,6 +123,7 @@ OBJECTIVES: dict[str, Objective] = {
     "same distribution": pt.SameDistribution(0.6),
     "unequal steps": pt.UnequalSteps(valid_lr=0.2, zeta=0.6, clip_valid=0.3),
     "theory": pt.PACBayes("theory"),
+    "hyper-drift": pt.HyperDrift(0.6, default=0.1),
 }
 ESTIMATORS: dict[str, Estimator] = {
     "K=0": pt.Truncated(0),
@@ -149,6 +150,7 @@ def table() -> list[Row]:
     rows = [(d, "pac-bayes", "decay") for d in DYNAMICS]
     rows += [("sgd", o, "both losses") for o in OBJECTIVES]
     rows += [("adam", "pac-bayes", w) for w in WAYS if w != "decay"]
+    rows += [("langevin", "hyper-drift", way) for way in ("decay", "penalty without closed form", "example weights")]
     rows += [("langevin", "unequal steps", "decay and rates"), ("nesterov", "flatness", "initial parameters")]
     crossed = [(*row, e) for row, e in itertools.product(rows, ESTIMATORS)]
     return [Row(d, o, w, e, restart=bool(i % 2) or w == "initial parameters") for i, (d, o, w, e) in enumerate(crossed)]

@@ -175,3 +175,33 @@ def test_tuning_moves_what_it_should(make: Any) -> None:
     make(model, hyper, hypergradient=pt.Truncated(2), outer_lr=0.5).fit(3, progress=False)
     moved = [not torch.equal(value, before[name]) for name, value in hyper.named_parameters()]
     assert all(moved)
+
+
+@pytest.mark.parametrize("per", ["element", "tensor", "global"])
+def test_closed_form_of_the_mixed_derivative_is_that_of_autograd(per: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gradients() -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+        hyper = nn.ModuleDict({"decay": pt.WeightDecay(model, per=per, init=0.1)})
+        x, y = torch.randn(12, 4, dtype=torch.float64), torch.arange(12) % 2
+        problem = pt.Problem(model, hyper, train=(x[:6], y[:6]), valid=(x[6:], y[6:]), loss=F.cross_entropy)
+        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+        tuner = pt.Tuner(problem, inner=pt.Adam(lr=0.01), inner_steps=5, outer=outer, objective=pt.PACBayes(zeta=0.5))
+        tuner.hypergradient()
+        return {name: p.grad for name, p in hyper.named_parameters()}
+
+    calls, original = [], pt.WeightDecay.penalty_vjp
+
+    def counted(self: pt.WeightDecay, params: Params, cotangent: Params) -> Params:
+        calls.append(1)
+        return original(self, params, cotangent)
+
+    monkeypatch.setattr(pt.WeightDecay, "penalty_vjp", counted)
+    fast = gradients()
+    assert len(calls) == 5
+    monkeypatch.setattr(pt.Problem, "has_penalty_vjp", False)
+    slow = gradients()
+    assert len(calls) == 5
+    assert fast.keys() == slow.keys()
+    for name, value in fast.items():
+        assert torch.allclose(value, slow[name], rtol=1e-12, atol=1e-15), name

@@ -137,7 +137,7 @@ def test_several_inputs_and_own_metrics(classes: Any) -> None:
 
 
 def test_evaluation_averages_over_rows_not_batches(monkeypatch: pytest.MonkeyPatch, linear: Any, classes: Any) -> None:
-    monkeypatch.setattr("pactune.data.EVALUATION_ROWS", 4)
+    monkeypatch.setattr("pactune.data.indexed.EVALUATION_ROWS", 4)
     model, (x, y) = linear(), classes(10, 2)
     problem = pt.Problem(model, pt.WeightDecay(model), train=(x, y), valid=(x, y), loss=F.cross_entropy, batch_size=3)
     with torch.no_grad():

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pactune.bounds.certificate import Certificate, certify
     from pactune.callbacks import Callback
     from pactune.check import check_hypergradient
     from pactune.dynamics import SGD, Adam, Langevin, TorchOptim
-    from pactune.errors import DataError, DivergenceError, GradientError, PactuneError, SettingError
+    from pactune.errors import CertificateError, DataError, DivergenceError, GradientError, PactuneError, SettingError
     from pactune.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.hypergradient import (
         ConjugateGradient,
@@ -28,16 +29,33 @@ if TYPE_CHECKING:
         Windowed,
     )
     from pactune.monitor import CoherenceMonitor
-    from pactune.objectives import AutoZeta, Flatness, PACBayes, SameDistribution, UnequalSteps, ValidationRisk
+    from pactune.objectives import (
+        AutoZeta,
+        Flatness,
+        HyperDrift,
+        PACBayes,
+        SameDistribution,
+        UnequalSteps,
+        ValidationRisk,
+    )
     from pactune.problem import Problem
+    from pactune.provenance import Provenance
     from pactune.result import Result
     from pactune.tuner import ObjectiveValue, Tuner
 
 _HOMES = {
+    "pactune.bounds.certificate": ["Certificate", "certify"],
     "pactune.callbacks": ["Callback"],
     "pactune.check": ["check_hypergradient"],
     "pactune.dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
-    "pactune.errors": ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError"],
+    "pactune.errors": [
+        "CertificateError",
+        "DataError",
+        "DivergenceError",
+        "GradientError",
+        "PactuneError",
+        "SettingError",
+    ],
     "pactune.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
     "pactune.hypergradient": [
         "ConjugateGradient",
@@ -49,8 +67,17 @@ _HOMES = {
         "Windowed",
     ],
     "pactune.monitor": ["CoherenceMonitor"],
-    "pactune.objectives": ["AutoZeta", "Flatness", "PACBayes", "SameDistribution", "UnequalSteps", "ValidationRisk"],
+    "pactune.objectives": [
+        "AutoZeta",
+        "Flatness",
+        "HyperDrift",
+        "PACBayes",
+        "SameDistribution",
+        "UnequalSteps",
+        "ValidationRisk",
+    ],
     "pactune.problem": ["Problem"],
+    "pactune.provenance": ["Provenance"],
     "pactune.result": ["Result"],
     "pactune.tuner": ["ObjectiveValue", "Tuner"],
 }
@@ -61,6 +88,8 @@ __all__ = [
     "Adam",
     "AutoZeta",
     "Callback",
+    "Certificate",
+    "CertificateError",
     "CoherenceMonitor",
     "ConjugateGradient",
     "DataError",
@@ -69,6 +98,7 @@ __all__ = [
     "Flatness",
     "ForwardMode",
     "GradientError",
+    "HyperDrift",
     "Identity",
     "Implicit",
     "Initialization",
@@ -79,6 +109,7 @@ __all__ = [
     "PACBayes",
     "PactuneError",
     "Problem",
+    "Provenance",
     "Result",
     "SameDistribution",
     "SettingError",
@@ -89,6 +120,7 @@ __all__ = [
     "ValidationRisk",
     "WeightDecay",
     "Windowed",
+    "certify",
     "check_hypergradient",
 ]
 

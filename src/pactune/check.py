@@ -96,7 +96,9 @@ def _in_double(tuner: Tuner) -> tuple[Plan, Lane]:
     world = replace(tuner.world, problem=problem, lane="check")
     states = [_double_state(state) for state in lane.states] if lane.states is not None else None
     twin = replace(lane, world=world, params=_double(lane.params), buffers=_double(lane.buffers), states=states)
-    return replace(plan, trajectory=replace(plan.trajectory, problem=problem)), twin
+    default = plan.trajectory.default_hyper
+    trajectory = replace(plan.trajectory, problem=problem, default_hyper=None if default is None else _double(default))
+    return replace(plan, trajectory=trajectory), twin
 
 
 def _gradient(plan: Plan, hyper: Params, paths: list[Path]) -> Params:

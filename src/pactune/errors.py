@@ -7,7 +7,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DataError", "DivergenceError", "GradientError", "PactuneError", "SettingError", "warn_user"]
+__all__ = [
+    "CertificateError",
+    "DataError",
+    "DivergenceError",
+    "GradientError",
+    "PactuneError",
+    "SettingError",
+    "warn_user",
+]
 
 
 class PactuneError(Exception):
@@ -20,6 +28,18 @@ class SettingError(PactuneError, ValueError):
 
 class DataError(PactuneError, ValueError):
     """Data that cannot be used: empty, of unknown type, or of shapes, types or devices that do not fit."""
+
+
+class CertificateError(PactuneError, ValueError):
+    """A certificate that its theorem does not cover, so that no number is given.
+
+    Attributes:
+        conditions: every condition that is not met, in words.
+    """
+
+    def __init__(self, conditions: list[str]) -> None:
+        super().__init__("no certificate, since a condition is not met: " + "; ".join(conditions))
+        self.conditions = conditions
 
 
 class GradientError(PactuneError, RuntimeError):

@@ -11,6 +11,7 @@ from pactune.data import Source, as_source
 from pactune.engine import Lane, Outcome, Plan
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
+from pactune.provenance import Provenance
 from pactune.result import Result, Row, Status
 from pactune.trees import Params, clone, norm
 from pactune.verdict import judge_run
@@ -190,8 +191,16 @@ class Fit:
             kept_step=kept.step if kept else 0,
             rows=self.rows,
             plain_rows=self.plain.rows,
+            provenance=self._provenance(),
         )
         return result if choice is not None else replace(result, **judge_run(result)._asdict())
+
+    def _provenance(self) -> Provenance:
+        """Return what touched what: both samples touched λ and θ, whatever is kept."""
+        train, valid = self.tuner.problem.marks
+        found = Provenance().touch("model", train, valid).touch("hyper", train, valid)
+        found = found.touch("default hyper").touch("initial")
+        return found.state("λ and θ started from values chosen without the data")
 
 
 class _PlainRun:

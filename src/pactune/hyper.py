@@ -3,7 +3,9 @@
 A hyperparameter module may define any of four methods; what it does not define it does not do:
 
 - `penalty(params) -> Tensor`: a scalar added to the training risk. With `penalty_gradient(params) -> dict`, its
-  θ-gradient in closed form, no double backward is needed where the module enters through nothing else.
+  θ-gradient in closed form, no double backward is needed where the module enters through nothing else; with
+  `penalty_vjp(params, cotangent) -> dict` too, the λ-derivative of ⟨∇penalty, cotangent⟩ by the module's own parameter
+  names, the regularizer's gradient at K = 0 needs no backward at all.
 - `learning_rates(params) -> dict`: factors on the step size of the inner dynamics, one broadcastable tensor per name.
 - `initial(params) -> dict`: the initial parameters as a function of the hyperparameters; `params` is the draw from P_0.
 - `weigh(losses, index) -> Tensor`: the training risk from per-example losses and the rows they belong to.
@@ -95,6 +97,14 @@ class WeightDecay(_PerParameter):
     def penalty_gradient(self, params: Params) -> Params:
         """Return λ ⊙ θ, so that ∂∇R_T/∂λ = θ costs no double backward."""
         return {name: decay * params[name] for name, decay in self._matched(params).items()}
+
+    def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
+        """Return θ ⊙ c, summed over what shares a λ: the derivative of ⟨λ ⊙ θ, c⟩."""
+        products = {name: params[name] * cotangent[name] for name in self._matched(params)}
+        if self.per == "global":
+            return {"values.all": torch.stack([product.sum() for product in products.values()]).sum()}
+        each = self.per == "element"
+        return {f"values.{_key(name)}": value if each else value.sum() for name, value in products.items()}
 
 
 class LearningRates(_PerParameter):

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from pactune.result import Result
 
+COLORS = {"train": "tab:blue", "valid": "tab:orange", "test": "tab:green"}
+
 __all__ = ["Curve", "Panel", "draw_history", "history_panels"]
 
 
@@ -67,7 +69,8 @@ def _curve(rows: list[dict[str, Any]], column: str, label: str, dashed: bool = F
 
 def _draw(axis: Axes, panel: Panel) -> None:
     for curve in panel.curves:
-        axis.plot(curve.x, curve.y, label=curve.label, linestyle="--" if curve.dashed else "-", linewidth=1.4)
+        color, line = COLORS.get(curve.label.split(",")[0]), "--" if curve.dashed else "-"
+        axis.plot(curve.x, curve.y, label=curve.label, linewidth=1.4, linestyle=line, color=color)
     if panel.log and all(y > 0 for curve in panel.curves for y in curve.y):
         axis.set_yscale("log")
     axis.set_title(panel.title, fontsize=10)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, PactuneError, SettingError
 from pactune.hyper import ExampleWeights, holders
-from pactune.streams import forked_rng, seed_forward
-from pactune.swap import Places, call_with, owner
-from pactune.trees import Params, map_tree
+from pactune.modules import Names, evaluating, mode
+from pactune.provenance import DataMark
+from pactune.streams import forked_rng
+from pactune.swap import call_with
+from pactune.trees import Params, clone, map_tree
 
 __all__ = ["Evaluation", "Problem"]
 
@@ -87,7 +90,7 @@ class Problem:
         _check_modules(model, hyper)
         _check_losses(loss, train_loss, valid_loss)
         self.model, self.hyper = model, hyper
-        self._names = _Names(model, hyper)
+        self._names = Names(model, hyper)
         self.device, self.dtype = self._names.place()
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
         self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
@@ -176,7 +179,22 @@ class Problem:
         """Whether λ may enter the losses themselves; if not, no double backward is ever needed for λ alone."""
         return self._loss is None or bool(self._weighers) or self._names.hyper_inside_model
 
+    @property
+    def predicts_with_hyper(self) -> bool:
+        """Whether λ is a part of the model, so that a prediction depends on it."""
+        return self._names.hyper_inside_model
+
+    @cached_property
+    def marks(self) -> tuple[DataMark, DataMark]:
+        """The identities of the training and of the validation sample."""
+        return DataMark("train", self.train), DataMark("valid", self.valid)
+
     # The risks
+
+    def predict(self, params: Params, batch: Batch) -> tuple[Any, Any]:
+        """Return the model's output at θ, and the target."""
+        *inputs, target = _inputs_and_target(batch.data)
+        return call_with([(self._names.params, params)], lambda: self.model(*inputs)), target
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_T without the penalty; a training forward writes its statistics into `buffers`."""
@@ -202,6 +220,26 @@ class Problem:
 
         found = self._with_hyper(hyper, gradient)
         return {name: found[name] if name in found else torch.zeros_like(p) for name, p in params.items()}
+
+    @cached_property
+    def has_penalty_vjp(self) -> bool:
+        """Whether λ enters through penalties alone, and all of them know their derivative in closed form."""
+        closed = all(callable(getattr(module, "penalty_vjp", None)) for module in self._penalties)
+        alone = not (self.enters_losses or self.has_learning_rates or self.has_initial)
+        return self.has_penalty and closed and alone
+
+    def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
+        """Return the λ-derivative of ⟨∇penalty(θ), c⟩ by the modules' closed forms; zeros for a λ without a penalty."""
+        found: Params = {}
+        for prefix, module in self._penalty_prefixes:
+            found |= {prefix + name: value for name, value in module.penalty_vjp(params, cotangent).items()}
+        return {name: found[name] if name in found else torch.zeros_like(value) for name, value in hyper.items()}
+
+    @cached_property
+    def _penalty_prefixes(self) -> list[tuple[str, Any]]:
+        """The modules with a penalty, and what stands before their parameters' names in λ."""
+        paths = {module: path for path, module in self.hyper.named_modules()}
+        return [(f"{paths[module]}." if paths[module] else "", module) for module in self._penalties]
 
     def learning_rates(self, params: Params, hyper: Params) -> Params:
         """Return the factors on the step size by parameter name; a name that has none is left out."""
@@ -238,7 +276,7 @@ class Problem:
                 raise DataError(f"`{role}` yields no batch: it is empty")
             try:
                 with forked_rng(self.device), torch.no_grad():
-                    value = risk(self.parameters(), self.hyperparameters(), _copies(self.buffers()), batch)
+                    value = risk(self.parameters(), self.hyperparameters(), clone(self.buffers()), batch)
             except PactuneError:
                 raise
             except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -258,7 +296,7 @@ class Problem:
         """
         general = source is self.train and self._train_loss is not None
         closure = self._train_closure if general else self._valid_closure
-        with _evaluating(self.model, self.device):
+        with evaluating(self.model, self.device):
             return self._average(source.evaluation(), closure)
 
     def row_losses(self, source: Source) -> Tensor:
@@ -267,7 +305,7 @@ class Problem:
         A loss of `torch.nn.functional` is asked for `reduction="none"`. Any other is called on one row at a time, or
         on blocks of rows where there are more than `MOST_BLOCKS`.
         """
-        with _evaluating(self.model, self.device):
+        with evaluating(self.model, self.device):
             if _knows_reduction(self._loss):
                 batches = source.evaluation()
                 parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
@@ -281,7 +319,7 @@ class Problem:
 
         A model in training mode is left alone, since parts of it may be in `eval()` on purpose.
         """
-        return nullcontext() if self.model.training else _mode(self.model, training=True)
+        return nullcontext() if self.model.training else mode(self.model, training=True)
 
     def _average(self, batches: Iterator[Batch], closure: Callable[..., Tensor]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
@@ -339,74 +377,6 @@ class Problem:
 def _knows_reduction(loss: object) -> bool:
     """Whether a loss can be asked for the losses of single rows."""
     return callable(loss) and "reduction" in inspect.signature(loss).parameters
-
-
-def _copies(tensors: Params) -> Params:
-    return {name: value.clone() for name, value in tensors.items()}
-
-
-@contextmanager
-def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put the model into `eval()` mode without gradients and with fixed draws, and all back as it was afterwards."""
-    with _mode(model, training=False), forked_rng(device), torch.no_grad():
-        seed_forward(device, 0)
-        yield
-
-
-class _Names:
-    """Who is θ, who is λ, and where the modules keep them (ties included)."""
-
-    def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
-        self._model, self._hyper = model, hyper
-        hyper_ids = {id(p): name for name, p in hyper.named_parameters() if p.requires_grad}
-        own = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in hyper_ids}
-        if not own:
-            raise SettingError(f"{type(model).__name__} has no trainable parameter of its own")
-        if not hyper_ids:
-            raise SettingError(f"{type(hyper).__name__} has no parameter that requires a gradient: nothing to tune")
-        self._own, self._lambda = list(own), list(hyper_ids.values())
-        own_ids = {id(p): name for name, p in own.items()}
-        self.params, self.hyper, self.buffers = Places(), Places(), Places()
-        for name, p in model.named_parameters(remove_duplicate=False):
-            if id(p) in own_ids:
-                self.params.add(own_ids[id(p)], *owner(model, name))
-            elif id(p) in hyper_ids:
-                self.hyper.add(hyper_ids[id(p)], *owner(model, name))
-        for name, p in hyper.named_parameters(remove_duplicate=False):
-            if id(p) in hyper_ids:
-                self.hyper.add(hyper_ids[id(p)], *owner(hyper, name))
-        for name, _ in model.named_buffers():
-            self.buffers.add(name, *owner(model, name))
-        self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
-
-    def parameters(self) -> Params:
-        every = dict(self._model.named_parameters())
-        return {name: every[name].detach() for name in self._own}
-
-    def hyperparameters(self) -> Params:
-        every = dict(self._hyper.named_parameters())
-        return {name: every[name].detach() for name in self._lambda}
-
-    def place(self) -> tuple[torch.device, torch.dtype]:
-        """Return the one device and the one type of all parameters."""
-        tensors = self.parameters() | {f"hyper {k}": v for k, v in self.hyperparameters().items()}
-        places = {(value.device, value.dtype) for value in tensors.values()}
-        if len(places) > 1:
-            found = ", ".join(sorted(f"{device}/{dtype}" for device, dtype in places))
-            raise SettingError(f"model and hyper must be on one device and of one type, got {found}; use `.to(...)`")
-        return places.pop()
-
-
-@contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set the mode of all modules, and put their own flags back on exit."""
-    flags = {module: module.training for module in model.modules()}
-    model.train(training)
-    try:
-        yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag
 
 
 def _penalty_gradient(module: Any, params: Params) -> Params:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from pactune.provenance import Provenance
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -33,6 +35,7 @@ class Result:
         trials: with `zeta="auto"`, the held-out score of every candidate and outer step.
         verdict: whether tuning paid and how that is known, in words.
         pays: the same as a truth value; None when it is unclear.
+        provenance: which data touched the model and the hyperparameters; a certificate asks for it.
     """
 
     model: nn.Module
@@ -46,6 +49,7 @@ class Result:
     trials: list[Row] = field(repr=False, default_factory=list)
     verdict: str = ""
     pays: bool | None = None
+    provenance: Provenance = field(repr=False, default_factory=Provenance)
 
     @property
     def history(self) -> pd.DataFrame:

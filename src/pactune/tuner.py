@@ -44,7 +44,8 @@ class Tuner:
         inner: the inner dynamics: `SGD`, `Adam`, `Langevin`, or a `torch.optim` factory while K ≤ 1.
         inner_steps: T, the inner steps per outer step.
         outer: a `torch.optim` optimizer over the parameters of the hyper module.
-        objective: `PACBayes(zeta)` (Eq. 5), `ValidationRisk()` (Eq. 4), `Flatness`, `SameDistribution`, `UnequalSteps`.
+        objective: `PACBayes(zeta)` (Eq. 5), `ValidationRisk()` (Eq. 4), `Flatness`, `SameDistribution`, `UnequalSteps`,
+            `HyperDrift`.
         hypergradient: how the risk at θ_T is differentiated; `Truncated(1)`, the default, is T1–T2.
         path_hypergradient: how the regularizer is differentiated; `Truncated(0)`, the default, is the paper's K = 0.
         chains: C, the number of trajectories that estimate the expectations.
@@ -227,7 +228,8 @@ class Tuner:
 
     def plan(self, zeta: float) -> Plan:
         """Return how a round is run at ζ."""
-        trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic)
+        default = self.objective.default_hyper(self.start_hyper) if self.objective.compares_default else None
+        trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic, default)
         return Plan(trajectory, self.inner_steps, zeta, self.risk_estimator, self.path_estimator)
 
     def prepare(self, zeta: float) -> None:
@@ -314,6 +316,7 @@ class Tuner:
             raise SettingError(f"`seed` must be a whole number, got {self.seed!r}")
         if not isinstance(self.objective, Objective):
             raise SettingError(f"`objective` must be PACBayes(...) or another objective, got {self.objective!r}")
+        self.objective.check(self.problem)
         self._check_outer()
         self._check_estimators()
 

@@ -50,14 +50,11 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a deliberate error is one line on stderr unless `--debug` was given."""
+    """Run the command line; a deliberate error, or one of the file system, is one line on stderr without `--debug`."""
     try:
         app()
-    except PactuneError as error:
+    except (PactuneError, OSError) as error:
         if _debug:
             raise
         typer.echo(f"pactune: {error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("pactune: interrupted", err=True)
-        sys.exit(130)

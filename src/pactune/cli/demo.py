@@ -24,8 +24,13 @@ def demo(
     from pactune.experiments.digits import DemoSettings, run_demo
     from pactune.report.demo import demo_lines, write_demo_page
 
+    output.mkdir(parents=True, exist_ok=True)
     settings = DemoSettings(seed=seed, outer_steps=outer_steps)
-    runs = run_demo(settings, progress=True)
+    try:
+        runs = run_demo(settings, progress=True)
+    except KeyboardInterrupt:
+        typer.echo("pactune: interrupted before there was anything to compare", err=True)
+        raise typer.Exit(130) from None
     page = write_demo_page(runs, settings, output / "report.html")
     lines = demo_lines(runs)
     if output_format == "json":

@@ -89,10 +89,8 @@ class _Chain:
         """Measure at θ_t, then move; return q_t and its λ-derivative where it is known at once."""
         trajectory, path = self.plan.trajectory, self.path_side
         record = Record(self.state, tick, hyper)
-        wanted = path is not None
-        seen = trajectory.observe(
-            self.state, hyper, tick, by_hyper=wanted, by_params=path is not None and path.by_params
-        )
+        by_params = path is not None and path.by_params
+        seen = trajectory.observe(self.state, hyper, tick, by_hyper=path is not None, by_params=by_params)
         found = path.observe(record, seen) if path is not None else None
         if seen.summand is not None:
             self.total = self.total + seen.summand
@@ -163,9 +161,9 @@ def _combine(plan: Plan, chains: list[_Chain], ends: list[tuple[Tensor, Params]]
     risk_gradient = _mean([gradient for _, gradient in ends])
     path_gradient: Params = {}
     if not online:
-        roots = {id(chain): _half_inverse_root(chain.total if outside else totals.mean()) for chain in chains}
-        sides = [(chain.path_side, roots[id(chain)]) for chain in chains if chain.path_side is not None]
-        path_gradient = _mean([scale(root, side.path()) for side, root in sides])
+        sides = [(chain.path_side, chain.total) for chain in chains if chain.path_side is not None]
+        slopes = [_half_inverse_root(total if outside else totals.mean()) for _, total in sides]
+        path_gradient = _mean([scale(slope, side.path()) for slope, (side, _) in zip(slopes, sides, strict=True)])
     return Outcome([chain.state for chain in chains], risk, regularizer, risk_gradient, path_gradient)
 
 

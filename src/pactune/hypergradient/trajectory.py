@@ -93,12 +93,14 @@ class Trajectory:
         dynamics: how θ moves.
         objective: what is measured along the way.
         stochastic: whether forwards draw random numbers and have to be seeded step by step.
+        default_hyper: λ0, for an objective that compares with it.
     """
 
     problem: Problem
     dynamics: Dynamics
     objective: Objective
     stochastic: bool = False
+    default_hyper: Params | None = None
 
     # Measuring at θ_t
 
@@ -106,27 +108,33 @@ class Trajectory:
         """Return ∇R_T(θ_t), and q_t with the derivatives asked for.
 
         The training gradient is computed once and serves both Δ_t and the step. A double backward is run only when the
-        θ-derivative is wanted or λ enters the losses themselves.
+        θ-derivative is wanted or λ enters the losses themselves; where a penalty knows its mixed derivative in closed
+        form, there is no backward for λ at all.
         """
-        graph = self.objective.has_path and (by_params or (by_hyper and self.problem.enters_losses))
-        params, lambdas = leaves(state.params), leaves(hyper) if by_hyper else hyper
+        graph = self._needs_graph(by_hyper=by_hyper, by_params=by_params)
+        closed = by_hyper and not by_params and self.problem.has_penalty_vjp
+        params, lambdas = leaves(state.params), leaves(hyper) if by_hyper and not closed else hyper
         buffers = clone(state.buffers)
         gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
         if not self.objective.has_path:
             return Observation(gradient, buffers)
-        valid = self._valid_gradient(params, lambdas, state.buffers, tick, graph=graph)
-        with torch.set_grad_enabled(by_hyper or by_params):
+        second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
+        with torch.set_grad_enabled((by_hyper or by_params) and not closed):
             context = self._context(state, self._factors(params, lambdas))
-            train = self._with_penalty(gradient, params, lambdas)
+            train, valid = self._compared(gradient, second, params, lambdas)
         measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
         detached = _plain(gradient)
         if not (by_hyper or by_params):
             return Observation(detached, buffers, measured.summand)
+        if closed:
+            with torch.no_grad():
+                direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train)
+            return Observation(detached, buffers, measured.summand, direct)
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
             with torch.enable_grad():
-                direct = self.objective.summand(_plain(train), _plain(valid), context)
-            outputs.append(({"summand": direct}, {"summand": torch.ones_like(direct)}))
+                value = self.objective.summand(_plain(train), _plain(valid), context)
+            outputs.append(({"summand": value}, {"summand": torch.ones_like(value)}))
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
         named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
         return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
@@ -222,13 +230,40 @@ class Trajectory:
             risk = self.problem.train_risk(params, hyper, buffers, tick.train)
             return _gradient(risk, params, graph=graph)
 
-    def _valid_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
+    def _needs_graph(self, *, by_hyper: bool, by_params: bool) -> bool:
+        """Whether the gradients themselves have to be differentiated."""
+        if not self.objective.has_path or self._loss_cancels:
+            return False
+        return by_params or (by_hyper and self.problem.enters_losses)
+
+    @property
+    def _loss_cancels(self) -> bool:
+        """Whether the two gradients differ by the penalty alone, as under λ and λ0 of a weight decay."""
+        return self.objective.compares_default and not self.problem.enters_losses
+
+    def _second_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
+        """Return the gradient that ∇R_T is compared with, without a penalty."""
+        if self.objective.compares_default and not self._loss_cancels:
+            return self._train_gradient(params, self._default, clone(buffers), tick, graph=graph)
         if not self.objective.uses_valid_gradient:
             return zeros_like(params)
         self._seed(tick.keys[1] if tick.keys else None)
         with torch.enable_grad(), _second_order(graph):
             risk = self.problem.valid_risk(params, hyper, clone(buffers), tick.valid)
             return _gradient(risk, params, graph=graph)
+
+    def _compared(self, first: Params, second: Params, params: Params, hyper: Params) -> tuple[Params, Params]:
+        """Return the two gradients of the summand; what is the same in both is left out where it cancels."""
+        if not self.objective.compares_default:
+            return self._with_penalty(first, params, hyper), second
+        if self._loss_cancels:
+            first = second = zeros_like(params)
+        return self._with_penalty(first, params, hyper), self._with_penalty(second, params, self._default)
+
+    @property
+    def _default(self) -> Params:
+        assert self.default_hyper is not None
+        return self.default_hyper
 
     def _with_penalty(self, gradient: Params, params: Params, hyper: Params) -> Params:
         if not self.problem.has_penalty:

@@ -3,6 +3,7 @@
 from pactune.objectives.auto_zeta import AutoZeta, RelativeZeta
 from pactune.objectives.base import Objective, PathContext
 from pactune.objectives.flatness import Flatness
+from pactune.objectives.hyper_drift import HyperDrift
 from pactune.objectives.pac_bayes import PACBayes, SameDistribution
 from pactune.objectives.unequal_steps import UnequalSteps
 from pactune.objectives.validation import ValidationRisk
@@ -10,6 +11,7 @@ from pactune.objectives.validation import ValidationRisk
 __all__ = [
     "AutoZeta",
     "Flatness",
+    "HyperDrift",
     "Objective",
     "PACBayes",
     "PathContext",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pactune.errors import SettingError
 from pactune.objectives.auto_zeta import AutoZeta
+from pactune.problem import Problem
 from pactune.trees import Params, dot, leaves, scale
 
 __all__ = ["Measured", "Objective", "PathContext", "check_zeta", "clip"]
@@ -53,6 +54,7 @@ class Objective(ABC):
     chain_mean: Literal["inside", "outside"] = "inside"
     has_path: bool = True
     uses_valid_gradient: bool = True
+    compares_default: bool = False  # the second gradient is that of the training risk under the default λ0
     uses_step_size: bool = False
     risk_of: Literal["train", "valid"] = "valid"
 
@@ -73,6 +75,13 @@ class Objective(ABC):
         return Measured(
             value.detach(), dict(zip(a, parts[: len(a)], strict=True)), dict(zip(b, parts[len(a) :], strict=True))
         )
+
+    def check(self, problem: Problem) -> None:
+        """Raise a `SettingError` where the objective does not fit the problem."""
+
+    def default_hyper(self, start: Params) -> Params:
+        """Return the λ0 with which `compares_default` compares, given where λ started."""
+        return start
 
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
         """Return ζ = √(βη/4), with which the objective is the bound up to terms free of λ."""

@@ -1,0 +1,42 @@
+"""Bounds on the out-of-sample risk: pure functions on numbers, and certificates that say what they rest on."""
+
+from pactune.bounds.certificate import Certificate, Claim, Evidence, certify
+from pactune.bounds.claims import HoldOut, TrainSide, ValidationSide
+from pactune.bounds.data_dependent import DataDependentBound, PrivatePrior, theorem_2_1, theorem_a3
+from pactune.bounds.kl import binary_kl, kl_inverse, kl_inverse_lower
+from pactune.bounds.langevin_kl import ChainStep, noise_constant, path_kl, path_log_ratio, unequal_path_kl
+from pactune.bounds.losses import BoundedLoss, ClippedCrossEntropy, ZeroOne, mean_losses
+from pactune.bounds.pac_bayes import catoni, catoni_grid, hold_out, maurer_seeger, mcallester, path_bound, pinsker
+
+__all__ = [
+    "BoundedLoss",
+    "Certificate",
+    "ChainStep",
+    "Claim",
+    "ClippedCrossEntropy",
+    "DataDependentBound",
+    "Evidence",
+    "HoldOut",
+    "PrivatePrior",
+    "TrainSide",
+    "ValidationSide",
+    "ZeroOne",
+    "binary_kl",
+    "catoni",
+    "catoni_grid",
+    "certify",
+    "hold_out",
+    "kl_inverse",
+    "kl_inverse_lower",
+    "maurer_seeger",
+    "mcallester",
+    "mean_losses",
+    "noise_constant",
+    "path_bound",
+    "path_kl",
+    "path_log_ratio",
+    "pinsker",
+    "theorem_2_1",
+    "theorem_a3",
+    "unequal_path_kl",
+]

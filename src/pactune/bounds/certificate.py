@@ -1,0 +1,158 @@
+"""`certify`: a number that bounds the risk, with everything it rests on; or a refusal that says what is missing."""
+
+from __future__ import annotations
+
+import textwrap
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pactune.bounds.pac_bayes import hold_out, path_bound
+from pactune.errors import CertificateError, SettingError
+from pactune.provenance import Provenance
+
+__all__ = ["Certificate", "Claim", "Evidence", "certify"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """With probability at least `confidence` over the sample and the draws, the risk is at most `value`.
+
+    Attributes:
+        value: the bound, in the units of the loss.
+        confidence: 1 − δ, δ shared over the whole grid that was declared.
+        empirical: the mean loss on the bound sample, in the units of the loss.
+        kl: the mean log-ratio of posterior to prior along the kept paths, in nats; 0 for a hold-out.
+        n: the rows of the bound sample.
+        mode: "hold-out", "train side" or "validation side".
+        assumptions: what the number rests on and nobody checked.
+        provenance: which data touched what; what was checked.
+        loss: what the value is about.
+        largest: the largest value of that loss.
+        models: M, how many models it is about: it bounds the mean of their risks, that is, the risk of one of them
+            chosen at random.
+        grid: how many certificates share δ.
+    """
+
+    value: float
+    confidence: float
+    empirical: float
+    kl: float
+    n: int
+    mode: str
+    assumptions: tuple[str, ...]
+    provenance: Provenance = field(repr=False)
+    loss: str = "error rate"
+    largest: float = 1.0
+    models: int = 1
+    grid: int = 1
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether it says no more than that the loss is at most its largest value."""
+        return self.value >= self.largest
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        numbers = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "provenance"}
+        return {**numbers, "assumptions": list(self.assumptions), "provenance": self.provenance.describe()}
+
+    def __str__(self) -> str:
+        who = "the model" if self.models == 1 else f"{self.models} models, one of them chosen at random"
+        lines = [
+            f"{self.loss} of {who}: at most {self.value:.4f} with probability {self.confidence:g}"
+            + (" (vacuous)" if self.vacuous else ""),
+            f"mode {self.mode}; {self.empirical:.4f} on {self.n} rows, {self.kl:.4g} nats, δ shared by {self.grid}",
+            "which holds if",
+            *(textwrap.fill(words, 110, initial_indent="- ", subsequent_indent="  ") for words in self.assumptions),
+        ]
+        return "\n".join(lines)
+
+
+class Evidence(NamedTuple):
+    """What a claim measured.
+
+    Attributes:
+        empirical: mean loss on the bound sample, scaled to [0, 1].
+        log_ratio: mean log dQ/dP of the kept paths, None for a hold-out.
+        n: rows of the bound sample.
+        models: M.
+    """
+
+    empirical: float
+    log_ratio: float | None
+    n: int
+    models: int
+
+
+class Claim(ABC):
+    """What is to be certified. Settings only; `measure` does the work."""
+
+    mode: str
+    loss: Any
+    provenance: Provenance
+
+    @abstractmethod
+    def broken(self) -> list[str]:
+        """Return every condition of the theorem that is not met, in words; none when all is well."""
+
+    @abstractmethod
+    def measure(self) -> Evidence:
+        """Return what the theorem needs."""
+
+    @abstractmethod
+    def assumptions(self) -> list[str]:
+        """Return what nobody can check."""
+
+
+def certify(claim: Claim, *, delta: float = 0.05, grid: int = 1) -> Certificate:
+    """Return a certificate, or refuse with every condition that is not met.
+
+    Args:
+        claim: `bounds.HoldOut`, `bounds.TrainSide` or `bounds.ValidationSide`.
+        delta: δ of the whole grid.
+        grid: how many claims were declared before looking at any of them. The best of them may be reported.
+
+    Raises:
+        CertificateError: a condition of the theorem is not met; no number is given.
+
+    Example:
+        >>> import torch
+        >>> from pactune import bounds
+        >>> from pactune.provenance import Provenance
+        >>> x, y = torch.randn(400, 3), torch.randint(0, 2, (400,))
+        >>> claim = bounds.HoldOut(torch.nn.Linear(3, 2), (x, y), provenance=Provenance().touch("model").touch("hyper"))
+        >>> 0.4 < certify(claim, delta=0.05).value < 0.7
+        True
+    """
+    if not 0 < delta < 1:
+        raise SettingError(f"`delta` must be in (0, 1), got {delta!r}")
+    if isinstance(grid, bool) or not isinstance(grid, int) or grid < 1:
+        raise SettingError(f"`grid` must be the number of declared claims, at least 1, got {grid!r}")
+    broken = claim.broken()
+    if broken:
+        raise CertificateError(broken)
+    return issue(claim, claim.measure(), delta=delta, grid=grid)
+
+
+def issue(claim: Claim, evidence: Evidence, *, delta: float, grid: int) -> Certificate:
+    """Turn evidence into a certificate; the conditions must have been checked."""
+    share, largest = delta / grid, claim.loss.largest
+    if evidence.log_ratio is None:
+        value = hold_out(evidence.empirical, evidence.n, share)
+    else:
+        value = path_bound(evidence.empirical, evidence.log_ratio, evidence.n, share)
+    return Certificate(
+        value=largest * value,
+        confidence=1 - delta,
+        empirical=largest * evidence.empirical,
+        kl=evidence.log_ratio or 0.0,
+        n=evidence.n,
+        mode=claim.mode,
+        assumptions=(*claim.assumptions(), *claim.provenance.stated),
+        provenance=claim.provenance,
+        loss=claim.loss.name,
+        largest=largest,
+        models=evidence.models,
+        grid=grid,
+    )

@@ -1,0 +1,260 @@
+"""What can be certified: a model on fresh data, or Langevin chains against a prior that has not seen the sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from pactune.bounds.certificate import Claim, Evidence
+from pactune.bounds.drifts import train_side, validation_side
+from pactune.bounds.losses import BoundedLoss, ZeroOne, mean_losses
+from pactune.bounds.pac_bayes import LEAST_ROWS
+from pactune.data import Source, as_source
+from pactune.dynamics import Langevin
+from pactune.engine import Drifts, Initial, PairedChains, Paths, World, consumes_randomness, run_pairs
+from pactune.errors import SettingError
+from pactune.problem import Problem
+from pactune.provenance import DataMark, Provenance
+from pactune.streams import Streams
+from pactune.trees import Params, clone
+
+__all__ = ["HoldOut", "TrainSide", "ValidationSide"]
+
+INDEPENDENT = "the rows of the bound sample are independent draws from the distribution that the number is about"
+ONE_DRAW = "the seed of the noise was fixed before, and no other draw was looked at"
+ONE_CHOICE = "the settings, or the grid of them that δ is shared over, were fixed before the bound sample was looked at"
+ROUNDING = "floating-point rounding and the pseudo-random generator are taken for exact arithmetic and true noise"
+
+
+@dataclass(frozen=True)
+class HoldOut(Claim):
+    """A finished model on rows that nothing has seen: kl⁻¹(R̂, log(1/δ)/n). The tightest, where such rows exist.
+
+    Args:
+        model: any classifier.
+        sample: the fresh rows, tensors or a `Dataset`, or a `DataMark`.
+        provenance: what touched "model" and "hyper", as `Result.provenance` says it.
+        loss: what is bounded.
+    """
+
+    model: nn.Module
+    sample: Any
+    provenance: Provenance
+    loss: BoundedLoss = field(default_factory=ZeroOne)
+
+    mode = "hold-out"
+
+    def broken(self) -> list[str]:
+        """Return the conditions that are not met."""
+        found = _unknown(self.provenance, "model", "hyper")
+        for thing in ("model", "hyper"):
+            found += [f"fresh sample: {words}, which touched the {thing}" for words in self._touches(thing)]
+        return found
+
+    def measure(self) -> Evidence:
+        """Return the mean loss on the fresh rows."""
+        mark, total = self._mark, torch.zeros((), dtype=torch.float64)
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                for batch in mark.source.evaluation():
+                    *inputs, target = batch.data
+                    total += self.loss.rows(self.model(*inputs), target).sum(dtype=torch.float64).cpu()
+        finally:
+            self.model.train(training)
+        return Evidence(float(total) / (mark.size * self.loss.largest), None, mark.size, 1)
+
+    def assumptions(self) -> list[str]:
+        """Return what nobody can check."""
+        return [INDEPENDENT, "nothing was chosen by looking at these rows, by hand either"]
+
+    @property
+    def _mark(self) -> DataMark:
+        if isinstance(self.sample, DataMark):
+            return self.sample
+        device = next(self.model.parameters(), torch.zeros(())).device
+        return DataMark("the fresh sample", as_source(self.sample, role="fresh", device=device))
+
+    def _touches(self, thing: str) -> list[str]:
+        return self.provenance.touches(thing, self._mark)
+
+
+@dataclass(frozen=True)
+class _PathClaim(Claim):
+    """Langevin chains of the problem's model; M of them are kept and certified together.
+
+    The chains are run here, whatever trained the user's own model: the certificate is about these M models.
+    """
+
+    problem: Problem
+    chain: PairedChains
+    provenance: Provenance
+    models: int = 16
+    seed: int = 0
+    initial: Initial | None = None
+    loss: BoundedLoss = field(default_factory=ZeroOne)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.models, bool) or not isinstance(self.models, int) or self.models < 1:
+            raise SettingError(f"`models` must be a whole number ≥ 1, got {self.models!r}")
+
+    @property
+    def sample(self) -> DataMark:
+        """The bound sample."""
+        raise NotImplementedError
+
+    def drifts(self) -> Drifts:
+        """Return the drifts of posterior and prior."""
+        raise NotImplementedError
+
+    def start(self) -> Params:
+        """Return θ_0 ~ P_0 of every chain. Shapes (M, ...)."""
+        world = World(self.problem, Langevin(1.0, 1.0), Streams(self.seed), stochastic=False, initial=self.initial)
+        drawn = [world.draw(0, chain) for chain in range(self.models)]
+        return {name: torch.stack([params[name] for params in drawn]) for name in drawn[0]}
+
+    def paths(self) -> Paths:
+        """Run the chains."""
+        return run_pairs(self.chain, self.start(), self.drifts(), Streams(self.seed))[0]
+
+    def measure(self) -> Evidence:
+        """Run the chains; return their mean loss on the bound sample and their mean log-ratio."""
+        return self.evidence(self.paths())
+
+    def evidence(self, paths: Paths) -> Evidence:
+        """Return the evidence of paths that were run."""
+        losses = self.losses(paths, self.sample.source)
+        return Evidence(float(losses.mean()), float(paths.log_ratios.mean()), self.sample.size, len(losses))
+
+    def losses(self, paths: Paths, source: Source) -> Tensor:
+        """Return the mean loss of every kept model on a sample, scaled to [0, 1]. Shape (M,)."""
+        return mean_losses(self.problem, paths.params, source, self.loss)
+
+    def assumptions(self) -> list[str]:
+        """Return what nobody can check."""
+        return [INDEPENDENT, ONE_CHOICE, ONE_DRAW, ROUNDING]
+
+    def broken(self) -> list[str]:
+        """Return the conditions that are not met."""
+        train, valid = self.problem.marks
+        found = [] if self.sample.size >= LEAST_ROWS else [f"enough rows: the bound sample has {self.sample.size} < 8"]
+        if shared := train.shared(valid):
+            found.append(f"disjoint samples: training and validation sample share {shared} rows")
+        if self.problem.has_learning_rates:
+            found.append("equal noise: λ changes the step size, so prior and posterior have unequal noise")
+        if self.problem.has_initial:
+            found.append("common start: λ changes the initial parameters, so the log-ratio is infinite")
+        if self.problem.predicts_with_hyper:
+            found.append("prediction free of λ: λ is a part of the model, so a path alone does not predict")
+        found += _drift_conditions(self.problem)
+        if self.initial is not None:
+            found += _unknown(self.provenance, "initial") + self._dependent("initial", "distribution of θ_0")
+        return found + self._dependent("features", "preparation of the features")
+
+    def _dependent(self, thing: str, words: str) -> list[str]:
+        touches = self.provenance.touches(thing, self.sample)
+        return [f"independent prior: the {words} has seen the bound sample, since {how}" for how in touches]
+
+
+@dataclass(frozen=True)
+class TrainSide(_PathClaim):
+    """Bound sample S_T. The prior is a chain on S_V; the posterior one on S_T, or on S_T ∪ S_V, under any λ.
+
+    Args:
+        problem: model, λ (of the posterior) and the two samples.
+        chain: η, τ and T of both chains.
+        provenance: what touched "prior hyper" (λ of the prior), and "initial" where `initial` is given.
+        models: M.
+        seed: of θ_0 and the noise.
+        initial: P_0; it may have seen S_V. None draws by the modules' `reset_parameters`.
+        loss: what is bounded.
+        union: let the posterior train on S_T ∪ S_V, which is more accurate and nearer to the prior.
+        prior_hyper: λ of the prior, chosen without S_T; None takes the problem's.
+    """
+
+    union: bool = True
+    prior_hyper: Params | None = None
+
+    mode = "train side"
+
+    @property
+    def sample(self) -> DataMark:
+        """S_T."""
+        return self.problem.marks[0]
+
+    def drifts(self) -> Drifts:
+        """Return the drifts of mode A."""
+        tuned = clone(self.problem.hyperparameters())
+        prior = tuned if self.prior_hyper is None else self.prior_hyper
+        return train_side(self.problem, prior_hyper=prior, posterior_hyper=tuned, union=self.union)
+
+    def broken(self) -> list[str]:
+        """Return the conditions that are not met."""
+        found = super().broken() + _unknown(self.provenance, "prior hyper")
+        return found + self._dependent("prior hyper", "λ of the prior")
+
+
+@dataclass(frozen=True)
+class ValidationSide(_PathClaim):
+    """Bound sample S_V, on which λ was tuned. Both chains are on S_T: the prior's under λ0, the posterior's under λ*.
+
+    Training and validation data may differ in distribution; the number is about that of S_V.
+
+    Args:
+        problem: model, the tuned λ* and the two samples.
+        chain: η, τ and T of both chains.
+        provenance: what touched "default hyper", and "initial" where `initial` is given; a `Result` has it.
+        models: M.
+        seed: of θ_0 and the noise.
+        initial: P_0; it may have seen S_T. None draws by the modules' `reset_parameters`.
+        loss: what is bounded.
+        default_hyper: λ0, chosen without S_V; `tuner.start_hyper`.
+    """
+
+    default_hyper: Params = field(default_factory=dict)
+
+    mode = "validation side"
+
+    @property
+    def sample(self) -> DataMark:
+        """S_V."""
+        return self.problem.marks[1]
+
+    def drifts(self) -> Drifts:
+        """Return the drifts of mode V."""
+        tuned = clone(self.problem.hyperparameters())
+        return validation_side(self.problem, default_hyper=self.default_hyper, tuned_hyper=tuned)
+
+    def broken(self) -> list[str]:
+        """Return the conditions that are not met."""
+        missing = [name for name in self.problem.hyperparameters() if name not in self.default_hyper]
+        found = [f"known λ0: `default_hyper` lacks {', '.join(missing)}"] if missing else []
+        found += super().broken() + _unknown(self.provenance, "default hyper")
+        return found + self._dependent("default hyper", "default λ0")
+
+
+def _unknown(provenance: Provenance, *things: str) -> list[str]:
+    return [
+        f"known provenance: it is not recorded what touched the {thing}; say so with Provenance().touch({thing!r}, ...)"
+        for thing in things
+        if not provenance.knows(thing)
+    ]
+
+
+def _drift_conditions(problem: Problem) -> list[str]:
+    """Return why the drift is not a function of θ, if so."""
+    norms = [
+        name
+        for name, module in problem.model.named_modules()
+        if isinstance(module, _NormBase) and module.track_running_stats
+    ]
+    if norms:
+        return [f"drift as a function of θ: {', '.join(norms)} keeps running statistics; use LayerNorm or GroupNorm"]
+    if consumes_randomness(problem):
+        return ["drift as a function of θ: the training forward draws random numbers (dropout)"]
+    return []

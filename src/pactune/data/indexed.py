@@ -1,0 +1,157 @@
+"""Data whose rows can be asked for by number: tensors, and map-style data sets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from pactune.data.source import Batch, Source, move, quietly, seeded
+from pactune.errors import DataError, SettingError
+from pactune.streams import Streams
+
+__all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
+
+EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
+
+
+class Indexed(Source):
+    """A data set whose rows can be asked for by index.
+
+    Attributes:
+        draws: whether making a row may draw from torch's global generator, as an augmentation does.
+    """
+
+    draws: bool = False
+
+    def __init__(self, rows: int, *, batch_size: int | None, shuffle: bool, drop_last: bool) -> None:
+        if rows == 0:
+            raise DataError("the data set is empty: it needs at least one row")
+        if batch_size is not None and not batch_size >= 1:
+            raise SettingError(f"`batch_size` must be at least 1 or None for all rows, got {batch_size}")
+        self._rows_total = rows
+        self._size = min(batch_size or rows, rows)
+        self._shuffle = shuffle
+        self._per_epoch = rows // self._size if drop_last else -(-rows // self._size)
+        self._full: Batch | None = None
+        self._order: tuple[int, Tensor] | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self._rows_total
+
+    @abstractmethod
+    def _take(self, index: Tensor) -> Any:
+        """Return the rows of `index` as one batch on the model's device."""
+
+    def _make(self, index: Tensor) -> Batch:
+        return Batch(self._take(index), len(index), index)
+
+    def _whole(self) -> Batch:
+        """Return all rows as one batch, made once."""
+        if self._full is None:
+            with seeded(0) if self.draws else nullcontext():
+                self._full = self._make(torch.arange(self.rows))
+        return self._full
+
+    def _permutation(self, epoch: int, streams: Streams, role: str) -> Tensor:
+        if not self._shuffle:
+            return torch.arange(self.rows)
+        key = streams.key("order", role, epoch)
+        if self._order is None or self._order[0] != key:
+            self._order = (key, torch.randperm(self.rows, generator=torch.Generator().manual_seed(key)))
+        return self._order[1]
+
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        """Return all rows, or the next part of the epoch's permutation."""
+        if self._size == self.rows:
+            return self._whole()
+        epoch, position = divmod(step, self._per_epoch)
+        order = self._permutation(epoch, streams, role)
+        with seeded(streams.key("rows", role, step)) if self.draws else nullcontext():
+            return self._make(order[position * self._size : (position + 1) * self._size])
+
+    def epoch(self) -> Iterator[Batch]:
+        """Go over all rows in batches of the training size."""
+        return self._chunks(self._size)
+
+    def evaluation(self) -> Iterator[Batch]:
+        """Go over all rows in larger batches."""
+        return self._chunks(max(self._size, EVALUATION_ROWS))
+
+    def _chunks(self, size: int) -> Iterator[Batch]:
+        return quietly(self._ordered(size)) if self.draws else self._ordered(size)
+
+    def _ordered(self, size: int) -> Iterator[Batch]:
+        if size >= self.rows:
+            yield self._whole()
+            return
+        for start in range(0, self.rows, size):
+            yield self._make(torch.arange(start, min(start + size, self.rows)))
+
+    def subset(self, rows: Tensor) -> Source:
+        """Return some rows, which keep their numbers."""
+        return _Subset(self, rows)
+
+
+class _Subset(Indexed):
+    """Some rows of another source, which keep their numbers."""
+
+    def __init__(self, base: Indexed, rows: Tensor) -> None:
+        batch_size = None if base._size == base.rows else base._size
+        super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
+        self._base, self._chosen, self.draws = base, rows, base.draws
+
+    def _take(self, index: Tensor) -> Any:
+        return self._base._take(self._chosen[index])
+
+    def _make(self, index: Tensor) -> Batch:
+        return Batch(self._take(index), len(index), self._chosen[index])
+
+
+class TensorRows(Indexed):
+    """Rows of tensors that are all in memory."""
+
+    def __init__(self, tensors: Sequence[Tensor], *, batch_size: int | None) -> None:
+        super().__init__(len(tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
+        self._tensors = tuple(tensors)
+
+    def _take(self, index: Tensor) -> tuple[Tensor, ...]:
+        if len(index) == self.rows and bool(torch.equal(index, torch.arange(self.rows))):
+            return self._tensors
+        return tuple(tensor[index.to(tensor.device)] for tensor in self._tensors)
+
+
+class DatasetRows(Indexed):
+    """Rows of a map-style `Dataset`."""
+
+    draws = True
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        device: torch.device,
+        batch_size: int | None,
+        collate: Any = default_collate,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(length_of(dataset), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
+        self._dataset, self._device, self._collate = dataset, device, collate
+
+    def _take(self, index: Tensor) -> Any:
+        return move(self._collate([self._dataset[int(i)] for i in index]), self._device)
+
+
+def length_of(dataset: Any) -> int:
+    """Return the number of rows of a data set."""
+    if not hasattr(dataset, "__len__"):
+        raise DataError(f"a Dataset must know its length, {type(dataset).__name__} does not; wrap it in a DataLoader")
+    return len(dataset)

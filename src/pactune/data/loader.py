@@ -1,0 +1,69 @@
+"""A `DataLoader` with a sampler of its own, which can only be read in the order in which it gives its batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from pactune.data.source import Batch, Source, count_rows, move, quietly
+from pactune.errors import DataError
+from pactune.streams import Streams
+
+__all__ = ["LoaderBatches"]
+
+
+class LoaderBatches(Source):
+    """A `DataLoader` with a sampler of its own: its batches are taken in the order in which it gives them.
+
+    What the sampler draws from torch's global generator is a function of the seed; a generator of its own goes on as
+    it likes.
+    """
+
+    def __init__(self, loader: DataLoader[Any], *, device: torch.device) -> None:
+        self._loader, self._device = loader, device
+        self._lanes: dict[str, tuple[int, Iterator[Batch]]] = {}
+        self._count: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, counted by reading once."""
+        if self._count is None:
+            self._count = sum(batch.rows for batch in self.epoch())
+        return self._count
+
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        """Read on to the step, in the lane's own reading position."""
+        position, stream = self._lanes.get(lane, (0, self._forever(streams, role)))
+        if step == 0:
+            position, stream = 0, self._forever(streams, role)
+        if step < position:
+            raise DataError(
+                f"the {role} DataLoader has a sampler of its own, so step {step} cannot be replayed after step "
+                f"{position - 1}; pass its dataset with `batch_size=` instead"
+            )
+        for _ in range(step - position):
+            next(stream)
+        self._lanes[lane] = (step + 1, stream)
+        return next(stream)
+
+    def epoch(self) -> Iterator[Batch]:
+        """Read the loader once."""
+        return quietly(self._once())
+
+    def _once(self) -> Iterator[Batch]:
+        for data in self._loader:
+            moved = move(data, self._device)
+            yield Batch(moved, count_rows(moved))
+
+    def _forever(self, streams: Streams, role: str) -> Iterator[Batch]:
+        for epoch in itertools.count():
+            empty = True
+            for batch in quietly(self._once(), streams.key("loader", role, epoch)):
+                empty = False
+                yield batch
+            if empty:
+                raise DataError(f"the {role} DataLoader yields no batch: it is empty, or can be read only once")

@@ -1,0 +1,143 @@
+"""What a data set is to the method: an endless, replayable stream of mini-batches S^(t)."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pactune.errors import DataError
+from pactune.streams import Streams, forked_rng, seed_forward
+
+__all__ = ["Batch", "Source", "count_rows", "in_type", "map_tensors", "move", "quietly", "seeded"]
+
+
+class Batch(NamedTuple):
+    """One mini-batch: what the data set yields, how many rows, and which rows where that is known."""
+
+    data: Any
+    rows: int
+    numbers: Tensor | None = None
+
+
+class Source(ABC):
+    """Where the mini-batches of one data set come from."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """The number of rows, n in the theory."""
+
+    @abstractmethod
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        """Return S^(t) for t = `step`: a new order in every epoch, a function of seed, role and step.
+
+        A source that can only be read in order keeps one reading position per `lane`.
+        """
+
+    @abstractmethod
+    def epoch(self) -> Iterator[Batch]:
+        """Go once over all rows in their own order, in batches of the training size."""
+
+    def evaluation(self) -> Iterator[Batch]:
+        """Go once over all rows, in batches that fit an evaluation without gradients."""
+        return self.epoch()
+
+    def first(self) -> Batch:
+        """Return one batch, to try things out on.
+
+        Raises:
+            DataError: there is none.
+        """
+        batch = next(self.epoch(), None)
+        if batch is None:
+            raise DataError("a DataLoader yields no batch: it is empty, or can be read only once")
+        return batch
+
+    def subset(self, rows: Tensor) -> Source:
+        """Return a source of some rows only.
+
+        Raises:
+            DataError: the source cannot be asked for rows by number.
+        """
+        raise DataError("rows cannot be chosen from a DataLoader with a sampler of its own; pass its dataset instead")
+
+
+def in_type(source: Source, dtype: torch.dtype) -> Source:
+    """Return the source with its floating-point tensors in another type."""
+    return _Cast(source, dtype)
+
+
+def move(data: Any, device: torch.device) -> Any:
+    """Move every tensor of a nested batch to `device`."""
+    return map_tensors(data, lambda tensor: tensor.to(device))
+
+
+def map_tensors(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a function to every tensor of a nested batch."""
+    if isinstance(data, Tensor):
+        return function(data)
+    if isinstance(data, dict):
+        return {key: map_tensors(value, function) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        parts = [map_tensors(value, function) for value in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    return data
+
+
+def count_rows(data: Any) -> int:
+    """Count the rows of a nested batch by its first tensor."""
+    if isinstance(data, Tensor):
+        return len(data) if data.ndim else 1
+    parts = data.values() if isinstance(data, dict) else data if isinstance(data, (list, tuple)) else ()
+    return next((count_rows(part) for part in parts), 1)
+
+
+@contextmanager
+def seeded(key: int) -> Iterator[None]:
+    """Seed what a data set or sampler draws from torch's global generator, and put the generator back."""
+    cpu = torch.device("cpu")
+    with forked_rng(cpu):
+        seed_forward(cpu, key)
+        yield
+
+
+def quietly(batches: Iterator[Batch], key: int = 0) -> Iterator[Batch]:
+    """Read on with the global generator seeded from the key and the position, and put back after each batch."""
+    for position in itertools.count():
+        with seeded(key + position):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+class _Cast(Source):
+    """Another source with its floating-point tensors in another type."""
+
+    def __init__(self, source: Source, dtype: torch.dtype) -> None:
+        self._source, self._dtype = source, dtype
+
+    @property
+    def rows(self) -> int:
+        return self._source.rows
+
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        return self._cast(self._source.batch(step, streams, role, lane))
+
+    def epoch(self) -> Iterator[Batch]:
+        return map(self._cast, self._source.epoch())
+
+    def evaluation(self) -> Iterator[Batch]:
+        return map(self._cast, self._source.evaluation())
+
+    def _cast(self, batch: Batch) -> Batch:
+        def convert(tensor: Tensor) -> Tensor:
+            return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+        return batch._replace(data=map_tensors(batch.data, convert))

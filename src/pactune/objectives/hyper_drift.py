@@ -1,0 +1,81 @@
+"""How far tuning moves the trajectory: the training drift under λ against that under the default λ0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from pactune.errors import SettingError
+from pactune.objectives.base import Measured, Objective, PathContext, check_zeta
+from pactune.problem import Problem
+from pactune.trees import Params, dot, scale, sub
+
+__all__ = ["HyperDrift"]
+
+
+@dataclass(frozen=True)
+class HyperDrift(Objective):
+    """J(λ) = E[R_V(θ_T)] + ζ √(Σ_t E‖∇R_T(θ_t; λ) − ∇R_T(θ_t; λ0)‖²).
+
+    The chain on S_T under the default λ0 is a prior that has not seen S_V, so no privacy is needed and the divergence
+    of the two chains does not grow with their dimension. With ζ = √(βη/8), β = τ/n_V, the regularizer is √(KL/2n_V),
+    and J is the certificate of the validation side up to terms free of λ. For weight decay the summand is
+    ‖(λ − λ0) ⊙ θ‖² and costs nothing.
+
+    Choose it when λ is tuned on S_V and the result is to be certified. Use Langevin as the inner dynamics: only there
+    is the regularizer a divergence.
+
+    Args:
+        zeta: a number ≥ 0, or "theory" for √(βη/8).
+        default: λ0: a number for every hyperparameter, tensors by name, or None for where the tuner started. It must be
+            chosen without the validation data.
+    """
+
+    zeta: float | Literal["theory"] = "theory"
+    default: float | Mapping[str, Tensor] | None = None
+
+    uses_valid_gradient = False
+    compares_default = True
+
+    def __post_init__(self) -> None:
+        check_zeta(self.zeta)
+        if not isinstance(self.zeta, (int, float)) and self.zeta != "theory":
+            raise SettingError('`zeta` of HyperDrift must be a number ≥ 0 or "theory"; at λ = λ0 there is no scale')
+
+    def check(self, problem: Problem) -> None:
+        """Raise where λ changes the noise or the start, which the summand does not measure."""
+        if problem.has_learning_rates or problem.has_initial:
+            what = "the step size" if problem.has_learning_rates else "the initial parameters"
+            raise SettingError(
+                f"HyperDrift measures how λ changes the gradient, but here λ changes {what} too; use PACBayes"
+            )
+
+    def default_hyper(self, start: Params) -> Params:
+        """Return λ0 in the shapes of λ, given where λ started."""
+        if self.default is None:
+            return start
+        if isinstance(self.default, Mapping):
+            missing = [name for name in start if name not in self.default]
+            if missing:
+                raise SettingError(f"`default` must hold every hyperparameter; it lacks {', '.join(missing)}")
+            return {name: self.default[name].detach().to(value).expand_as(value) for name, value in start.items()}
+        number = self.default
+        return {name: value.new_full(value.shape, number) for name, value in start.items()}
+
+    def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
+        """Return ‖∇R_T(λ) − ∇R_T(λ0)‖²; the second gradient comes in the place of the validation gradient."""
+        difference = sub(train, valid)
+        return dot(difference, difference)
+
+    def measure(self, train: Params, valid: Params, context: PathContext) -> Measured:
+        """Return the summand and its derivatives ±2Δ in closed form."""
+        difference = sub(train, valid)
+        return Measured(dot(difference, difference), scale(2.0, difference), scale(-2.0, difference))
+
+    def theory_zeta(self, learning_rate: float, beta: float) -> float:
+        """Return √(βη/8), with which ζ times the root is √(KL/2n_V)."""
+        return math.sqrt(beta * learning_rate / 8)

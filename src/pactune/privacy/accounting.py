@@ -1,0 +1,108 @@
+"""What a run of private SGLD gives away: ε for a δ, the frontier of both, and the largest step size for a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pactune.errors import SettingError
+from pactune.privacy.gaussian import compose, delta_of, epsilon_of, mu_of
+
+__all__ = ["FrontierPoint", "LargestStep", "Privacy", "frontier", "largest_step"]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The privacy of one pass of SGLD over disjoint batches, per-example gradients clipped.
+
+    A step releases θ − (η/h) Σ clip_γ(∇ℓ_i) + N(0, (2η/τ) I). Replacing one row moves it by at most 2ηγ/h, so the step
+    is a Gaussian mechanism with μ = (γ/h)√(2ητ). Each row is in one batch only, so the whole pass costs what its
+    costliest step costs. Neighbours differ by the replacement of one row. (An accountant that speaks of adding or
+    removing a row has half this sensitivity.)
+
+    Args:
+        batch_size: h.
+        clip: γ.
+        lr: η, the largest of the pass.
+        inverse_temperature: τ; the paper has τ = s, the number of rows.
+        chains: C independent passes over the same rows. They are ordinary composition on the same data: μ grows
+            with √C. (The paper calls them parallel and charges Cε and Cδ, which is far more than they cost.)
+    """
+
+    batch_size: int
+    clip: float
+    lr: float
+    inverse_temperature: float
+    chains: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "chains"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"`{name}` must be at least 1, got {getattr(self, name)!r}")
+        for name in ("clip", "lr", "inverse_temperature"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise SettingError(f"`{name}` must be positive and finite, got {value!r}")
+
+    @property
+    def mu(self) -> float:
+        """μ of all chains together."""
+        one = self.clip / self.batch_size * math.sqrt(2 * self.lr * self.inverse_temperature)
+        return compose([one] * self.chains)
+
+    def epsilon(self, delta: float) -> float:
+        """Return ε at δ, exactly.
+
+        >>> round(Privacy(batch_size=300, clip=1.0, lr=0.05342, inverse_temperature=30_000).epsilon(1e-6), 3)
+        0.784
+        """
+        return epsilon_of(delta, self.mu)
+
+    def delta(self, epsilon: float) -> float:
+        """Return δ at ε, exactly."""
+        return delta_of(epsilon, self.mu)
+
+
+class FrontierPoint(NamedTuple):
+    """One (ε, δ) that a run satisfies and that cannot be improved."""
+
+    epsilon: float
+    delta: float
+
+
+def frontier(privacy: Privacy, deltas: Sequence[float] | None = None) -> list[FrontierPoint]:
+    """Return the (ε, δ) frontier of a run; by default at 60 values of δ from 1e-12 to 0.1."""
+    wanted = deltas if deltas is not None else [10 ** (-12 + 11 * i / 59) for i in range(60)]
+    return [FrontierPoint(privacy.epsilon(delta), delta) for delta in wanted]
+
+
+class LargestStep(NamedTuple):
+    """The largest step size for a privacy budget, by three formulas.
+
+    Attributes:
+        paper: h²ε²/(sγ² log(1.25/δ)), Theorem A.5; it takes ‖f‖ ≤ 1 for a sensitivity of 1, which is 2, and is not
+            private at the ε it names.
+        corrected: a quarter of it, the same formula with the sensitivity put right.
+        exact: from the analytic Gaussian mechanism, the one to use.
+        paper_epsilon: what the paper's step really costs.
+    """
+
+    paper: float
+    corrected: float
+    exact: float
+    paper_epsilon: float
+
+
+def largest_step(epsilon: float, delta: float, *, rows: int, batch_size: int, clip: float) -> LargestStep:
+    """Return the largest admissible η for (ε, δ) at τ = s: the paper's formula beside the corrected ones.
+
+    >>> found = largest_step(0.5, 1e-6, rows=30_000, batch_size=300, clip=1.0)
+    >>> [round(value, 4) for value in found]
+    [0.0534, 0.0134, 0.0231, 0.7837]
+    """
+    paper = batch_size**2 * epsilon**2 / (rows * clip**2 * math.log(1.25 / delta))
+    exact = (mu_of(epsilon, delta) * batch_size / clip) ** 2 / (2 * rows)
+    cost = Privacy(batch_size, clip, paper, rows).epsilon(delta)
+    return LargestStep(paper, paper / 4, exact, cost)

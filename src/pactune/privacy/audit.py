@@ -1,0 +1,70 @@
+"""A statistical audit: what an attacker can prove about ε from the outputs on two neighbouring data sets."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pactune.errors import SettingError
+
+__all__ = ["epsilon_lower_bound", "membership_audit"]
+
+
+def epsilon_lower_bound(hits: int, false_alarms: int, trials: int, delta: float, confidence: float = 0.99) -> float:
+    """Return an ε that the mechanism's true ε at δ exceeds, with the confidence asked for (Clopper–Pearson).
+
+    (ε, δ)-privacy means P(hit) ≤ e^ε P(false alarm) + δ for every attack. So does its mirror image.
+
+    Args:
+        hits: how often the attack said "D" on outputs from D.
+        false_alarms: how often it said "D" on outputs from the neighbour D'.
+        trials: outputs from each.
+        delta: δ.
+        confidence: of the statement, both limits together.
+    """
+    if not 0 <= min(hits, false_alarms) <= max(hits, false_alarms) <= trials:
+        raise SettingError(f"counts must lie between 0 and trials={trials}, got {hits} and {false_alarms}")
+    tail = (1 - confidence) / 2
+    ratios = [
+        (_lower(hits, trials, tail) - delta, _upper(false_alarms, trials, tail)),
+        (_lower(trials - false_alarms, trials, tail) - delta, _upper(trials - hits, trials, tail)),
+    ]
+    return max([0.0, *(math.log(p / q) for p, q in ratios if p > 0 and q > 0)])
+
+
+def membership_audit(with_row: Tensor, without_row: Tensor, delta: float, confidence: float = 0.99) -> float:
+    """Attack a mechanism by a threshold on a score; return the ε it proves.
+
+    The first half of the scores chooses the threshold, the second half is counted, so that the choice costs nothing.
+
+    Args:
+        with_row: a score of each output on D. Shape (trials,).
+        without_row: the same for the neighbour D'. Shape (trials,).
+        delta: δ.
+        confidence: of the statement.
+    """
+    half = len(with_row) // 2
+    if half < 100 or len(without_row) != len(with_row):
+        raise SettingError(f"an audit needs the same number of outputs, at least 200, of each; got {len(with_row)}")
+    choose, count = (with_row[:half], without_row[:half]), (with_row[half:], without_row[half:])
+    thresholds = choose[0].double().quantile(torch.linspace(0.02, 0.98, 49, dtype=torch.float64)).tolist()
+
+    def found(pair: tuple[Tensor, Tensor], threshold: float) -> float:
+        hits, alarms = (int((scores > threshold).sum()) for scores in pair)
+        return epsilon_lower_bound(hits, alarms, len(pair[0]), delta, confidence)
+
+    return found(count, max(thresholds, key=lambda threshold: found(choose, threshold)))
+
+
+def _lower(successes: int, trials: int, tail: float) -> float:
+    from scipy.stats import beta
+
+    return float(beta.ppf(tail, successes, trials - successes + 1)) if successes else 0.0
+
+
+def _upper(successes: int, trials: int, tail: float) -> float:
+    from scipy.stats import beta
+
+    return float(beta.ppf(1 - tail, successes + 1, trials - successes)) if successes < trials else 1.0

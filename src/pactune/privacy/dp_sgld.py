@@ -1,0 +1,163 @@
+"""Differentially private SGLD (Algorithm A.1, as it has to be): per-example clipping, one pass, disjoint batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pactune.dynamics import Langevin
+from pactune.dynamics.base import StepInputs
+from pactune.errors import DataError, SettingError
+from pactune.privacy.accounting import Privacy
+from pactune.trees import Params
+
+__all__ = ["DPSGLD", "PrivateRun", "secret_generator"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+MOST_GRADIENTS = 2**24  # numbers held at once in per-example gradients
+
+
+class PrivateRun(NamedTuple):
+    """What a run gives.
+
+    Attributes:
+        params: θ_T of every chain, with the chains as the first dimension.
+        privacy: what was given away, all chains together.
+        steps: T.
+    """
+
+    params: Params
+    privacy: Privacy
+    steps: int
+
+
+@dataclass(frozen=True)
+class DPSGLD:
+    """θ ← θ − (η/h) Σ_{i∈batch} clip_γ(∇ℓ_i(θ)) + √(2η/τ) ξ, over disjoint batches of h rows, at most one pass.
+
+    The gradient of every example is clipped by itself. Clipping the mean, as Algorithm A.1 is printed, leaves a
+    sensitivity of 2ηγ instead of 2ηγ/h. It is no `Dynamics` of a `Tuner`, which would hand it a mean gradient.
+
+    Args:
+        lr: η.
+        clip: γ.
+        batch_size: h.
+        inverse_temperature: τ; None takes the number of rows, as the paper does.
+    """
+
+    lr: float
+    clip: float
+    batch_size: int
+    inverse_temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        Privacy(self.batch_size, self.clip, self.lr, self.inverse_temperature or 1.0)
+
+    def privacy(self, rows: int, chains: int = 1) -> Privacy:
+        """Return what a run on `rows` rows gives away."""
+        return Privacy(self.batch_size, self.clip, self.lr, self.inverse_temperature or float(rows), chains)
+
+    def run(
+        self,
+        model: nn.Module,
+        data: tuple[Tensor, Tensor],
+        *,
+        loss: Loss,
+        generator: torch.Generator,
+        chains: int = 1,
+        steps: int | None = None,
+        initial: Params | None = None,
+    ) -> PrivateRun:
+        """Run C chains, each with an order and noise of its own.
+
+        Args:
+            model: gives the forward; its own parameters are left alone.
+            data: inputs and targets. Shapes (s, ...) and (s, ...).
+            loss: `loss(prediction, target)` of a batch of one row.
+            generator: of the order and the noise. There is no default: whoever knows the seed can subtract the noise.
+                `secret_generator(device)` draws one from the system's entropy.
+            chains: C.
+            steps: T ≤ s/h; None takes the whole pass.
+            initial: θ_0, free of the data; None takes the model's parameters. The same for all chains.
+
+        Raises:
+            SettingError: more than one pass, a model with batch statistics, or no generator.
+        """
+        x, y = data
+        rows = len(x)
+        total = rows // self.batch_size if steps is None else steps
+        self._check(model, rows, total, chains, generator)
+        langevin = Langevin(self.lr, self.inverse_temperature or float(rows))
+        params = _stack(initial if initial is not None else _own(model), chains)
+        order = torch.stack([torch.randperm(rows, generator=generator, device=generator.device) for _ in range(chains)])
+        for t in range(total):
+            index = order[:, t * self.batch_size : (t + 1) * self.batch_size].to(x.device)
+            gradient = self._clipped_mean(model, loss, params, x[index], y[index])
+            noise = {name: _normal(p, generator) for name, p in params.items()}
+            params, _ = langevin.step(params, {}, StepInputs(gradient, None, {}, noise, t))
+        return PrivateRun(params, self.privacy(rows, chains), total)
+
+    def _clipped_mean(self, model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Tensor) -> Params:
+        """Return (1/h) Σ_i clip_γ(∇ℓ_i) of every chain. `x` has shape (chains, h, ...)."""
+
+        def one(values: Params, row: Tensor, target: Tensor) -> Tensor:
+            return loss(functional_call(model, values, (row[None],)), target[None])
+
+        def example(values: Params, row: Tensor, target: Tensor) -> Params:
+            gradient = grad(one)(values, row, target)
+            length = torch.stack([g.square().sum() for g in gradient.values()]).sum().sqrt()
+            factor = 1 / (length / self.clip).clamp_min(1)
+            return {name: g * factor for name, g in gradient.items()}
+
+        def chain(values: Params, rows: Tensor, targets: Tensor) -> Params:
+            per_example = vmap(example, in_dims=(None, 0, 0), randomness="error")(values, rows, targets)
+            return {name: g.mean(0) for name, g in per_example.items()}
+
+        size = sum(p[0].numel() for p in params.values()) * x.shape[1]
+        found: Params = vmap(chain, chunk_size=max(1, MOST_GRADIENTS // size))(params, x, y)
+        return found
+
+    def _check(self, model: nn.Module, rows: int, steps: int, chains: int, generator: object) -> None:
+        if not isinstance(generator, torch.Generator):
+            raise SettingError("`generator` must be a torch.Generator; there is no default seed for private noise")
+        if rows < 1:
+            raise DataError("the data set is empty: it needs at least one row")
+        if chains < 1:
+            raise SettingError(f"`chains` must be at least 1, got {chains}")
+        if not 1 <= steps <= rows // self.batch_size:
+            raise SettingError(
+                f"`steps` must be between 1 and rows // batch_size = {rows // self.batch_size}, got {steps}: "
+                "every row may be used once, or the privacy of one pass is not what is claimed"
+            )
+        norms = [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+        if norms:
+            raise SettingError(
+                f"{', '.join(norms)}: BatchNorm mixes the examples of a batch, so the gradient of one example depends "
+                "on the others and clipping it bounds nothing; use GroupNorm or LayerNorm"
+            )
+
+
+def secret_generator(device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a generator seeded from the system's entropy; the seed is neither returned nor kept."""
+    generator = torch.Generator(device=device)
+    generator.seed()
+    return generator
+
+
+def _own(model: nn.Module) -> Params:
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def _stack(params: Params, chains: int) -> Params:
+    return {name: p.detach().expand(chains, *p.shape).clone() for name, p in params.items()}
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=generator.device)
+    return drawn.to(like.device)
