@@ -3,6 +3,7 @@
     pip install 'pactune[optuna]'
     python benchmarks/optuna_coherence.py design digits cancer    # chooses ζ on draws 1000, 1001, …
     python benchmarks/optuna_coherence.py measure digits          # studies on draws 0, 1, …
+    python benchmarks/optuna_coherence.py why --draws 4           # what √Y goes with, on draws 1000, 1001, …
     python benchmarks/optuna_coherence.py table
 
 Two rules give ζ, both fixed before any study of the comparison was run:
@@ -21,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 import torch
+from scipy.stats import spearmanr
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -42,6 +43,7 @@ ROWS = {"digits": (100, 20), "cancer": (40, 10)}  # training and validation rows
 BATCH = 20
 GRID = [0.0, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1]
 FIRST_DESIGN_DRAW = 1000
+PAIRS = [("valid_risk", "test_error"), ("regularizer", "test_error"), ("regularizer", "steps"), ("regularizer", "lr")]
 OTHER = {"digits": "cancer", "cancer": "digits"}
 
 
@@ -116,59 +118,57 @@ def design(name: str, draws: int, trials: int) -> dict[str, Any]:
     return {"draws": draws, "trials": trials, "mean_test_error": means, "zeta": min(means, key=lambda z: means[z])}
 
 
-def measure(name: str, draws: int, trials: int, transferred: float) -> dict[str, Any]:
-    """Run one study per rule and draw."""
+def why(name: str, draws: int, trials: int) -> dict[str, Any]:
+    """Return mean rank correlations among random trials of some design draws: what does √Y go with?"""
+    found: dict[str, list[float]] = {}
+    for seed in range(FIRST_DESIGN_DRAW, FIRST_DESIGN_DRAW + draws):
+        study = study_of(draw(name, seed), seed, 0.0, trials, random=True)
+        scores = [score(trial, zeta=0.0) for trial in study.trials]
+        columns = {
+            "valid_risk": [row["valid_risk"] for row in scores],
+            "regularizer": [row["regularizer"] for row in scores],
+            "test_error": [error_of(trial) for trial in study.trials],
+            "steps": [trial.params["steps"] for trial in study.trials],
+            "lr": [trial.params["lr"] for trial in study.trials],
+        }
+        for a, b in PAIRS:
+            found.setdefault(f"{a}, {b}", []).append(float(spearmanr(columns[a], columns[b]).statistic))
+    return {"draws": draws, "trials": trials, "rank_correlation": {pair: mean_interval(v) for pair, v in found.items()}}
+
+
+def measure(table: Table, seed: int, trials: int, transferred: float) -> dict[str, float]:
+    """Return the test error of each rule's choice on one draw, from one study per ζ."""
     rules: dict[str, Any] = {"validation loss": 0.0, "theory": "theory", "transferred": transferred}
-    rows: dict[str, list[dict[str, Any]]] = {rule: [] for rule in [*rules, "theory, same trials", "oracle"]}
-    same: dict[float, list[float]] = {zeta: [] for zeta in GRID}
-    start = time.perf_counter()
-    for seed in range(draws):
-        table = draw(name, seed)
-        studies = {zeta: study_of(table, seed, zeta, trials) for zeta in dict.fromkeys(rules.values())}
-        for rule, zeta in rules.items():
-            rows[rule].append(described(studies[zeta].best_trial, zeta))
-        first = studies[0.0]
-        rows["theory, same trials"].append(described(best_trial(first, zeta="theory"), "theory"))
-        done = [trial for trial in first.trials if trial.state.name == "COMPLETE"]
-        rows["oracle"].append(described(min(done, key=error_of), 0.0))
-        for zeta in GRID:
-            same[zeta].append(error_of(best_trial(first, zeta=zeta)))
-        print(name, seed, {rule: round(found[-1]["test_error"], 4) for rule, found in rows.items()}, flush=True)
-    errors = {rule: np.array([row["test_error"] for row in found]) for rule, found in rows.items()}
+    studies = {zeta: study_of(table, seed, zeta, trials) for zeta in dict.fromkeys(rules.values())}
+    chosen = {rule: studies[zeta].best_trial for rule, zeta in rules.items()}
+    first = studies[0.0]
+    chosen["theory, same trials"] = best_trial(first, zeta="theory")
+    chosen["oracle"] = min((trial for trial in first.trials if trial.state.name == "COMPLETE"), key=error_of)
+    return {rule: round(error_of(trial), 4) for rule, trial in chosen.items()}
+
+
+def summary(draws: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return means with 95 % intervals over the draws, and of the differences to the validation loss's choice."""
+    errors = {rule: np.array([row[rule] for row in draws.values()]) for rule in next(iter(draws.values()))}
     base = errors["validation loss"]
     return {
-        "rows": dict(zip(("train", "valid"), ROWS[name], strict=True)),
-        "draws": draws,
-        "trials": trials,
-        "transferred_zeta": transferred,
-        "seconds": round(time.perf_counter() - start, 1),
-        "test_error": {rule: mean_interval(found) for rule, found in errors.items()},
-        "against_validation_loss": {
-            rule: {
-                **mean_interval(found - base),
-                "better": int((found < base).sum()),
-                "worse": int((found > base).sum()),
-            }
-            for rule, found in errors.items()
-            if rule != "validation loss"
-        },
-        "same_trials": {zeta: mean_interval(found) for zeta, found in same.items()},
-        "chosen": rows,
+        rule: {
+            "test_error": mean_interval(found),
+            "difference": mean_interval(found - base),
+            "better": int((found < base).sum()),
+            "worse": int((found > base).sum()),
+        }
+        for rule, found in errors.items()
     }
-
-
-def described(trial: Any, zeta: Any) -> dict[str, Any]:
-    return {**trial.params, **score(trial, zeta=zeta), "test_error": error_of(trial)}
 
 
 def table_of(results: dict[str, Any]) -> str:
     """Return the table of the documentation."""
     lines = ["| data | chosen by | test error, % | minus validation loss's, % | better · worse |", "|---" * 5 + "|"]
     for name, found in results["measured"].items():
-        for rule, error in found["test_error"].items():
-            cells = [name, rule, interval(error)]
-            against = found["against_validation_loss"].get(rule)
-            cells += [interval(against), f"{against['better']} · {against['worse']}"] if against else ["", ""]
+        for rule, row in found["summary"].items():
+            against = [interval(row["difference"]), f"{row['better']} · {row['worse']}"]
+            cells = [name, rule, interval(row["test_error"]), *(against if rule != "validation loss" else ["", ""])]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -179,28 +179,52 @@ def interval(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["design", "measure", "table"])
+    parser.add_argument("what", choices=["design", "why", "measure", "table"])
     parser.add_argument("data", nargs="*", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--draws", type=int, default=12)
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     torch.set_num_threads(1)
     for name in options.data if options.what != "table" else []:
-        results = read(options.output)
         if options.what == "design":
-            found = design(name, options.draws, options.trials)
+            write(options.output, "design", name, design(name, options.draws, options.trials))
+        elif options.what == "why":
+            write(options.output, "why", name, why(name, options.draws, options.trials))
         else:
-            found = measure(name, options.draws, options.trials, results["design"][OTHER[name]]["zeta"])
-        results = read(options.output)  # the other data set may have been written meanwhile
-        results["design" if options.what == "design" else "measured"][name] = found
-        options.output.write_text(json.dumps(results, indent=1) + "\n")
+            compare(name, options)
     print(table_of(read(options.output)))
 
 
+def compare(name: str, options: argparse.Namespace) -> None:
+    """Measure the draws that the file does not have yet, and write after each."""
+    results = read(options.output)
+    zeta = results["design"][OTHER[name]]["zeta"]
+    draws = results["measured"].get(name, {}).get("draws", {})
+    for seed in range(options.draws):
+        if str(seed) not in draws:
+            draws[str(seed)] = measure(draw(name, seed), seed, options.trials, zeta)
+            rows = dict(zip(("train_rows", "valid_rows"), ROWS[name], strict=True))
+            found = {
+                **rows,
+                "trials": options.trials,
+                "transferred_zeta": zeta,
+                "summary": summary(draws),
+                "draws": draws,
+            }
+            write(options.output, "measured", name, found)
+            print(name, seed, draws[str(seed)], flush=True)
+
+
+def write(path: Path, part: str, name: str, found: dict[str, Any]) -> None:
+    results = read(path)
+    results.setdefault(part, {})[name] = found
+    path.write_text(json.dumps(results, indent=1) + "\n")
+
+
 def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {"design": {}, "measured": {}}
+    return json.loads(path.read_text()) if path.exists() else {"design": {}, "why": {}, "measured": {}}
 
 
 if __name__ == "__main__":
