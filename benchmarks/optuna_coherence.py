@@ -136,20 +136,24 @@ def why(name: str, draws: int, trials: int) -> dict[str, Any]:
     return {"draws": draws, "trials": trials, "rank_correlation": {pair: mean_interval(v) for pair, v in found.items()}}
 
 
-def measure(table: Table, seed: int, trials: int, transferred: float) -> dict[str, float]:
-    """Return the test error of each rule's choice on one draw, from one study per ζ."""
+def measure(table: Table, seed: int, trials: int, transferred: float) -> dict[str, dict[str, float]]:
+    """Return test error and steps of each rule's choice on one draw, from one study per ζ."""
     rules: dict[str, Any] = {"validation loss": 0.0, "theory": "theory", "transferred": transferred}
     studies = {zeta: study_of(table, seed, zeta, trials) for zeta in dict.fromkeys(rules.values())}
     chosen = {rule: studies[zeta].best_trial for rule, zeta in rules.items()}
     first = studies[0.0]
     chosen["theory, same trials"] = best_trial(first, zeta="theory")
     chosen["oracle"] = min((trial for trial in first.trials if trial.state.name == "COMPLETE"), key=error_of)
-    return {rule: round(error_of(trial), 4) for rule, trial in chosen.items()}
+    return {
+        rule: {"test_error": round(error_of(trial), 4), "steps": trial.params["steps"]}
+        for rule, trial in chosen.items()
+    }
 
 
-def summary(draws: dict[str, dict[str, float]]) -> dict[str, Any]:
+def summary(draws: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
     """Return means with 95 % intervals over the draws, and of the differences to the validation loss's choice."""
-    errors = {rule: np.array([row[rule] for row in draws.values()]) for rule in next(iter(draws.values()))}
+    rules = list(next(iter(draws.values())))
+    errors = {rule: np.array([row[rule]["test_error"] for row in draws.values()]) for rule in rules}
     base = errors["validation loss"]
     return {
         rule: {
@@ -157,6 +161,7 @@ def summary(draws: dict[str, dict[str, float]]) -> dict[str, Any]:
             "difference": mean_interval(found - base),
             "better": int((found < base).sum()),
             "worse": int((found > base).sum()),
+            "median_steps": float(np.median([row[rule]["steps"] for row in draws.values()])),
         }
         for rule, found in errors.items()
     }
@@ -164,11 +169,13 @@ def summary(draws: dict[str, dict[str, float]]) -> dict[str, Any]:
 
 def table_of(results: dict[str, Any]) -> str:
     """Return the table of the documentation."""
-    lines = ["| data | chosen by | test error, % | minus validation loss's, % | better · worse |", "|---" * 5 + "|"]
+    heads = ["data", "chosen by", "test error, %", "minus validation loss's, %", "better · worse", "median steps"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, found in results["measured"].items():
         for rule, row in found["summary"].items():
             against = [interval(row["difference"]), f"{row['better']} · {row['worse']}"]
             cells = [name, rule, interval(row["test_error"]), *(against if rule != "validation loss" else ["", ""])]
+            cells.append(f"{row['median_steps']:.0f}")
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -180,8 +187,8 @@ def interval(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["design", "why", "measure", "table"])
-    parser.add_argument("data", nargs="*", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--draws", type=int, default=12)
+    parser.add_argument("data", nargs="*", default=list(ROWS), help=f"of {list(ROWS)}; all by default")
+    parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
