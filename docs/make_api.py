@@ -19,6 +19,7 @@ Every public name, as `import pactune as pt` offers it. This page is written fro
 
 GROUPS = {
     "Problem and tuner": ["Problem", "Tuner", "ObjectiveValue", "Result", "Callback", "check_hypergradient"],
+    "Monitor": ["CoherenceMonitor"],
     "Hyperparameters": ["WeightDecay", "ExampleWeights", "LearningRates", "Initialization"],
     "Inner dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
     "Objectives": [
@@ -44,7 +45,7 @@ GROUPS = {
     ],
 }
 TRACKING = ["TensorBoardLogger", "MLflowLogger", "WandbLogger", "Logger", "read_journal"]
-WITH_METHODS = {"Tuner", "Result", "Callback", "ExampleWeights"}
+WITH_METHODS = {"Tuner", "Result", "Callback", "CoherenceMonitor", "ExampleWeights"}
 METHODS = {"Tuner": ["fit", "hypergradient"], "ExampleWeights": ["weights"]}
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Truncated,
         Windowed,
     )
+    from pactune.monitor import CoherenceMonitor
     from pactune.objectives import (
         AutoZeta,
         Flatness,
@@ -77,6 +78,7 @@ _HOMES = {
         "Truncated",
         "Windowed",
     ],
+    "pactune.monitor": ["CoherenceMonitor"],
     "pactune.objectives": [
         "AutoZeta",
         "Flatness",
@@ -100,6 +102,7 @@ __all__ = [
     "Callback",
     "Certificate",
     "CertificateError",
+    "CoherenceMonitor",
     "ConjugateGradient",
     "DataError",
     "DivergenceError",

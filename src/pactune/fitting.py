@@ -11,7 +11,7 @@ from pactune.data import Source, as_source
 from pactune.engine import Lane, Outcome, Plan
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
-from pactune.provenance import Provenance
+from pactune.provenance import DataMark, Provenance
 from pactune.result import Result, Row, Status
 from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone, norm
@@ -256,6 +256,8 @@ class Fit:
         train, valid = self.tuner.problem.marks
         found = Provenance().touch("model", train, valid).touch("hyper", train, valid)
         found = found.touch("default hyper").touch("initial")
+        if self.test is not None:
+            found = found.touch("report", DataMark("test", self.test))
         return found.state("λ and θ started from values chosen without the data")
 
 

@@ -146,11 +146,15 @@ def test_a_tuned_result_carries_what_a_certificate_asks_for() -> None:
         outer=torch.optim.SGD(hyper.parameters(), lr=0.01),
         objective=pt.HyperDrift(),
     )
-    result = tuner.fit(2, progress=False)
+    result = tuner.fit(2, progress=False, test=rows(50, 8))
+    shown = pt.certify(bounds.HoldOut(result.model, rows(50, 8), result.provenance))
+    assert any("history of the run showed" in words for words in shown.assumptions)
     claim = bounds.ValidationSide(p, CHAIN, result.provenance, default_hyper=tuner.start_hyper)
     certificate = pt.certify(claim)
     assert any("started from values chosen without the data" in words for words in certificate.assumptions)
-    assert pt.certify(bounds.HoldOut(result.model, rows(100, 7), result.provenance)).n == 100
+    fresh = pt.certify(bounds.HoldOut(result.model, rows(100, 7), result.provenance))
+    assert fresh.n == 100
+    assert not any("history of the run showed" in words for words in fresh.assumptions)
     with pytest.raises(CertificateError, match="fresh sample: valid"):
         pt.certify(bounds.HoldOut(result.model, rows(200, 1), result.provenance))
 

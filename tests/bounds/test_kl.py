@@ -55,6 +55,8 @@ def test_inverse_never_errs_on_the_low_side(q: float, c: float) -> None:
         assert exact(q, value) >= c
     lower = kl_inverse_lower(q, c)
     assert lower <= q
+    if c and lower > 0:
+        assert exact(q, lower) >= c
 
 
 @given(shares, budgets)

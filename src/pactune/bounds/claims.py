@@ -27,6 +27,7 @@ __all__ = ["HoldOut", "TrainSide", "ValidationSide"]
 INDEPENDENT = "the rows of the bound sample are independent draws from the distribution that the number is about"
 ONE_DRAW = "the seed of the noise was fixed before, and no other draw was looked at"
 ONE_CHOICE = "the settings, or the grid of them that δ is shared over, were fixed before the bound sample was looked at"
+SHOWN = "the history of the run showed results on these rows, and nobody acted on them"
 ROUNDING = "floating-point rounding and the pseudo-random generator are taken for exact arithmetic and true noise"
 
 
@@ -71,7 +72,8 @@ class HoldOut(Claim):
 
     def assumptions(self) -> list[str]:
         """Return what nobody can check."""
-        return [INDEPENDENT, "nothing was chosen by looking at these rows, by hand either"]
+        shown = [SHOWN] if self._touches("report") else []
+        return [INDEPENDENT, "nothing was chosen by looking at these rows, by hand either", *shown]
 
     @property
     def _mark(self) -> DataMark:

@@ -40,19 +40,7 @@ def kl_inverse(q: float, c: float) -> float:
     >>> kl_inverse(0.0, 0.0), kl_inverse(0.5, math.inf)
     (0.0, 1.0)
     """
-    _check_share("q", q)
-    _check_budget(c)
-    if c == 0:
-        return q
-    low, high = q, 1.0
-    while True:
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            return high
-        if _at_least(q, middle, c):
-            high = middle
-        else:
-            low = middle
+    return _edge(q, c, 1.0)
 
 
 def kl_inverse_lower(q: float, c: float) -> float:
@@ -61,7 +49,24 @@ def kl_inverse_lower(q: float, c: float) -> float:
     >>> round(kl_inverse_lower(0.1, 0.05), 4)
     0.0313
     """
-    return max(0.0, math.nextafter(1.0 - kl_inverse(1.0 - q, c), 0.0))
+    return _edge(q, c, 0.0)
+
+
+def _edge(q: float, c: float, end: float) -> float:
+    """Return the point nearest to q, on the way to `end`, at which the divergence is c for certain; else `end`."""
+    _check_share("q", q)
+    _check_budget(c)
+    if c == 0:
+        return q
+    inside, outside = q, end
+    while True:
+        middle = 0.5 * (inside + outside)
+        if middle in (inside, outside):
+            return outside
+        if _at_least(q, middle, c):
+            outside = middle
+        else:
+            inside = middle
 
 
 def _term(q: float, p: float) -> float:

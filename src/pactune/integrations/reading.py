@@ -1,0 +1,58 @@
+"""What a training loop hands to a study: the monitor, the validation risk, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from pactune.errors import SettingError
+from pactune.monitor import CoherenceMonitor
+
+__all__ = ["Reading", "Score", "Zeta", "as_reading"]
+
+Zeta = float | Literal["theory"]
+
+
+class Score(NamedTuple):
+    """Eq. 5 and its parts, as numbers: objective = valid_risk + zeta · regularizer."""
+
+    objective: float
+    valid_risk: float
+    regularizer: float
+    zeta: float
+
+
+class Reading(NamedTuple):
+    """The state of a training run between two epochs.
+
+    Attributes:
+        monitor: has measured the run so far.
+        valid_risk: R_V of the model as it stands, on the whole validation set.
+        lr: the learning rate, for `zeta="theory"` only.
+    """
+
+    monitor: CoherenceMonitor
+    valid_risk: float | Tensor
+    lr: float | None = None
+
+    def score(self, zeta: Zeta) -> Score:
+        """Return Eq. 5 at ζ, with its parts.
+
+        Raises:
+            DivergenceError: the risk or the regularizer is not finite.
+        """
+        risk = self.monitor.objective(self.valid_risk, 0.0)
+        total = self.monitor.objective(self.valid_risk, zeta, lr=self.lr)
+        regularizer = self.monitor.regularizer
+        factor = (total - risk) / regularizer if regularizer else 0.0
+        return Score(total, risk, regularizer, float(zeta) if zeta != "theory" else factor)
+
+
+def as_reading(given: object) -> Reading:
+    """Return what a training function yielded as a `Reading`."""
+    if isinstance(given, tuple) and 2 <= len(given) <= 3 and isinstance(given[0], CoherenceMonitor):
+        return Reading(*given)
+    raise SettingError(
+        f"a training function must yield (monitor, valid_risk) or (monitor, valid_risk, lr), got {given!r}"
+    )

@@ -1,0 +1,101 @@
+"""What a monitor accepts, checked at its edge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypeGuard
+
+from torch import Tensor, nn
+
+from pactune.errors import DivergenceError, SettingError
+from pactune.objectives import PACBayes
+
+__all__ = [
+    "as_risk",
+    "as_zeta",
+    "check_decay",
+    "check_modules",
+    "check_numbers",
+    "check_state",
+    "is_number",
+    "positive",
+]
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_decay(value: object) -> None:
+    """Raise unless a weight decay is a finite number."""
+    if not is_number(value) or not math.isfinite(value):
+        raise SettingError(
+            f"`weight_decay` must be a finite number, a dict of them by parameter name, or an optimizer, got {value!r}"
+        )
+
+
+def check_modules(model: object, loss: object, batch_loss: object) -> None:
+    """Raise unless there is a model and one way to its loss."""
+    if not isinstance(model, nn.Module):
+        raise SettingError(f"`model` must be an nn.Module, got {type(model).__name__}")
+    if type(model).__name__ in ("FullyShardedDataParallel", "FSDP"):
+        raise SettingError("`model` must not be sharded: no process of FSDP has a whole gradient; use DDP")
+    if (loss is None) == (batch_loss is None):
+        raise SettingError("pass either `loss(prediction, target)` or `batch_loss(model, batch)`")
+    for name, value in (("loss", loss), ("batch_loss", batch_loss)):
+        if value is not None and not callable(value):
+            raise SettingError(f"`{name}` must be callable, got {type(value).__name__}")
+
+
+def check_numbers(every: object, seed: object, on_nonfinite: object) -> None:
+    """Raise unless the settings of the measurement keep their rules."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise SettingError(f"`every` must be a whole number ≥ 1, got {every!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise SettingError(f"`seed` must be a whole number, got {seed!r}")
+    if on_nonfinite not in ("raise", "skip"):
+        raise SettingError(f'`on_nonfinite` must be "raise" or "skip", got {on_nonfinite!r}')
+
+
+def as_risk(value: object) -> float:
+    """Return a validation risk as a number."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if not is_number(value):
+        raise SettingError(f"`valid_risk` must be a number, got {type(value).__name__}")
+    if not math.isfinite(value):
+        raise DivergenceError(f"`valid_risk` is {value}: training diverged; lower the learning rate")
+    return float(value)
+
+
+def as_zeta(zeta: object, lr: object, beta: object) -> float:
+    """Return ζ as a number."""
+    if is_number(zeta) and 0 <= zeta < math.inf:
+        return float(zeta)
+    if zeta != "theory":
+        raise SettingError(f'`zeta` must be a finite number ≥ 0 or "theory", got {zeta!r}')
+    return PACBayes().theory_zeta(positive("lr", lr), positive("beta", beta))
+
+
+def positive(name: str, value: object) -> float:
+    """Return a positive, finite number."""
+    if not is_number(value) or not 0 < value < math.inf:
+        raise SettingError(f"`{name}` must be a positive number here, got {value!r}")
+    return float(value)
+
+
+def check_state(state: object, settings: Mapping[str, int]) -> None:
+    """Raise unless `state` comes from a monitor of the same settings."""
+    wanted = {"total", "steps", "measured", *settings}
+    if not isinstance(state, Mapping) or set(state) != wanted:
+        raise SettingError(f"`state` must be the state_dict of a monitor, with {sorted(wanted)}")
+    if not is_number(state["total"]) or state["total"] < 0:
+        raise SettingError(f"`state`: total must be a number ≥ 0, got {state['total']!r}")
+    counts = [state["measured"], state["steps"]]
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in counts) or not 0 <= counts[0] <= counts[1]:
+        raise SettingError(f"`state`: measured and steps must be 0 ≤ measured ≤ steps, got {counts}")
+    for name, value in settings.items():
+        if state[name] != value:
+            raise SettingError(f"`state` is of a monitor with {name}={state[name]!r}; this one has {name}={value}")
