@@ -107,13 +107,13 @@ def kill_once(folder: Path, plan: Plan, moment: random.Random, report: Report) -
     process = attempt(folder, plan)
     while process.is_alive() and _lines(folder) == begun:  # still importing
         time.sleep(POLL_SECONDS)
-    aimed, until = moment.random() < 0.5, _steps(folder) + moment.randint(0, MOST_STEPS)
-    while process.is_alive() and _steps(folder) < until:
+    aimed, until = moment.random() < 0.5, _lines(folder) + 2 * moment.randint(0, MOST_STEPS)
+    while process.is_alive() and _lines(folder) < until:  # two lines for every outer step
         time.sleep(POLL_SECONDS)
     if not aimed:
         time.sleep(moment.uniform(0, LONGEST_SECONDS))
     while aimed and process.is_alive() and not _being_written(folder):
-        pass
+        time.sleep(POLL_SECONDS)
     if not process.is_alive():
         return False
     process.kill()
@@ -197,6 +197,8 @@ def main() -> int:
     options = parser.parse_args()
     start = "fork" if options.fork else "spawn"
     plan = Plan(options.kills, options.steps or 12 * options.kills, start, options.seed)
+    if options.fork:  # what is imported here need not be imported again after every kill
+        _ = pt.Tuner, torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     with tempfile.TemporaryDirectory() as folder:
         report = run(Path(folder), plan)
     document = {**asdict(report), "passed": report.passed}
