@@ -17,7 +17,7 @@ LAYERS = [
     {"errors"},
     {"trees"},
     {"streams", "swap"},
-    {"modules"},
+    {"losses", "modules"},
     {"data"},
     {"provenance"},
     {"hyper"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, PactuneError, SettingError
 from pactune.hyper import ExampleWeights, holders
+from pactune.losses import accuracy, check_losses, inputs_and_target, knows_reduction
 from pactune.modules import Names, evaluating, mode
 from pactune.provenance import DataMark
 from pactune.streams import forked_rng
@@ -88,14 +88,14 @@ class Problem:
         metrics: Metrics | None = None,
     ) -> None:
         _check_modules(model, hyper)
-        _check_losses(loss, train_loss, valid_loss)
+        check_losses(loss, train_loss, valid_loss)
         self.model, self.hyper = model, hyper
         self._names = Names(model, hyper)
         self.device, self.dtype = self._names.place()
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
         self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
         self._loss, self._train_loss, self._valid_loss = loss, train_loss, valid_loss
-        self._metrics = metrics or (_accuracy if loss is not None else None)
+        self._metrics = metrics or (accuracy if loss is not None else None)
         self._penalties: list[Any] = [*holders(hyper, "penalty")]
         self._rates: list[Any] = [*holders(hyper, "learning_rates")]
         self._initials: list[Any] = [*holders(hyper, "initial")]
@@ -197,7 +197,7 @@ class Problem:
 
     def predict(self, params: Params, batch: Batch) -> tuple[Any, Any]:
         """Return the model's output at θ, and the target."""
-        *inputs, target = _inputs_and_target(batch.data)
+        *inputs, target = inputs_and_target(batch.data)
         return call_with([(self._names.params, params)], lambda: self.model(*inputs)), target
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
@@ -310,7 +310,7 @@ class Problem:
         on blocks of rows where there are more than `MOST_BLOCKS`.
         """
         with evaluating(self.model, self.device):
-            if _knows_reduction(self._loss):
+            if knows_reduction(self._loss):
                 batches = source.evaluation()
                 parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
                 return torch.cat(parts).double().cpu()
@@ -344,7 +344,7 @@ class Problem:
             return self._train_loss(model, batch.data, hyper)
         if not self._weighers:
             return self._short(model, batch)
-        if not _knows_reduction(self._loss):
+        if not knows_reduction(self._loss):
             raise SettingError('example weights need a loss that knows reduction="none", such as F.cross_entropy')
         if batch.numbers is None:
             raise DataError("example weights need rows known by number: pass tensors or a Dataset as `train`")
@@ -359,7 +359,7 @@ class Problem:
 
     def _short(self, model: nn.Module, batch: Batch, **options: str) -> Tensor:
         assert self._loss is not None
-        *inputs, target = _inputs_and_target(batch.data)
+        *inputs, target = inputs_and_target(batch.data)
         return self._loss(model(*inputs), target, **options)
 
     def _call(
@@ -378,11 +378,6 @@ class Problem:
         return call_with([(self._names.hyper, hyper)], function)
 
 
-def _knows_reduction(loss: object) -> bool:
-    """Whether a loss can be asked for the losses of single rows."""
-    return callable(loss) and "reduction" in inspect.signature(loss).parameters
-
-
 def _penalty_gradient(module: Any, params: Params) -> Params:
     """Return a module's own closed form, or the derivative of its penalty."""
     if hasattr(module, "penalty_gradient"):
@@ -394,39 +389,7 @@ def _penalty_gradient(module: Any, params: Params) -> Params:
     return {name: g for name, g in zip(inputs, found, strict=True) if g is not None}
 
 
-def _inputs_and_target(data: Any) -> tuple[Any, ...]:
-    if isinstance(data, (tuple, list)) and len(data) >= 2:
-        return tuple(data)
-    raise DataError(
-        "with `loss=` every batch must be a tuple (inputs, target); otherwise pass `train_loss` and `valid_loss`"
-    )
-
-
-def _accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
-    """Return the share of right answers where the target is a class number, else nothing."""
-    *inputs, target = _inputs_and_target(data)
-    if not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
-        return {}
-    scores = model(*inputs)
-    if not isinstance(scores, Tensor) or scores.ndim != 2:
-        return {}
-    return {"accuracy": (scores.argmax(1) == target).double().mean()}
-
-
 def _check_modules(model: object, hyper: object) -> None:
     for name, value in (("model", model), ("hyper", hyper)):
         if not isinstance(value, nn.Module):
             raise SettingError(f"`{name}` must be an nn.Module, got {type(value).__name__}")
-
-
-def _check_losses(loss: object, train_loss: object, valid_loss: object) -> None:
-    short, general = loss is not None, (train_loss is not None, valid_loss is not None)
-    if short and not any(general):
-        wanted = {"loss": loss}
-    elif not short and all(general):
-        wanted = {"train_loss": train_loss, "valid_loss": valid_loss}
-    else:
-        raise SettingError("pass either `loss`, or both `train_loss` and `valid_loss`")
-    for name, value in wanted.items():
-        if not callable(value):
-            raise SettingError(f"`{name}` must be callable, got {type(value).__name__}")
