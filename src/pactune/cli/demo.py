@@ -17,7 +17,7 @@ __all__ = ["demo"]
 def demo(
     output: Annotated[Path, typer.Option(help="Folder for report.html.")] = Path("pactune-demo"),
     seed: Annotated[int, typer.Option(help="Seed of the draw of images and of the initial weights.")] = 0,
-    outer_steps: Annotated[int, typer.Option(min=1, help="Outer steps per run.")] = 100,
+    outer_steps: Annotated[int, typer.Option(min=1, help="Outer steps per run.")] = 80,
     output_format: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print.")] = "table",
 ) -> None:
     """Tune 650 weight decays on 50 images of digits: validation risk alone beside the PAC-Bayes objective."""

@@ -40,7 +40,7 @@ class DemoSettings:
     seed: int = 0
     rows: int = 50
     inner_steps: int = 50
-    outer_steps: int = 100
+    outer_steps: int = 80
     lr: float = 2e-3
     outer_lr: float = 1e-2
 
