@@ -157,7 +157,6 @@ def _interrupted(tuner: pt.Tuner) -> pt.Result:
     [
         ({"online": True}, "online=False"),
         ({"objective": pt.PACBayes(zeta="auto"), "rows": 3}, "at least folds=5"),
-        ({"zeta": pt.AutoZeta(scale=None), "inner_steps": 0}, "inner_steps"),
     ],
 )
 def test_what_auto_refuses(options: dict, message: str) -> None:
@@ -179,3 +178,21 @@ def test_the_demo_shows_the_effect() -> None:
     accuracy = {zeta: [row["test_accuracy"] for row in run_one(data, zeta, settings).rows] for zeta in (0.0, 2.7e-5)}
     assert accuracy[0.0][-1] < max(accuracy[0.0]) - 0.10
     assert accuracy[2.7e-5][-1] > max(accuracy[2.7e-5]) - 0.03
+
+
+def test_a_start_without_risk_needs_a_scale() -> None:
+    """A validation risk below 0 before training cannot scale the score; a number can."""
+    tuners = [_tuner(), _tuner(pt.AutoZeta(folds=2, scale=1.0))]
+    for tuner in tuners:
+        problem = tuner.problem
+        problem._loss, problem._metrics = None, None
+        problem._train_loss = _mean_loss
+        problem._valid_loss = _negative_loss
+    with pytest.raises(pt.SettingError, match="scale="):
+        tuners[0].fit(2)
+    assert tuners[1].fit(2).status == "completed"
+
+
+def _negative_loss(model, batch, hyper):
+    """A loss below 0 at the start, as a log-density may be."""
+    return _mean_loss(model, batch, hyper) - 5.0
