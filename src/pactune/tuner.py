@@ -15,7 +15,7 @@ from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
-from pactune.engine import Initial, Lane, Outcome, Plan, World, consumes_randomness
+from pactune.engine import Engine, Initial, Lane, Outcome, Plan, World, as_engine, consumes_randomness
 from pactune.errors import DivergenceError, SettingError, warn_user
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
@@ -58,6 +58,9 @@ class Tuner:
         seed: of all mini-batches, noise and draws of θ_0. No global seed is touched.
         initial: P_0, a function from a `torch.Generator` to a dict of parameters. By default a single chain without
             restart starts at the model's present parameters; otherwise the modules' `reset_parameters` are used.
+        path_stride: measure Δ_t at every so many steps only, from a random first one, and rescale the sum; unbiased.
+        engine: how inner steps are run: "auto", "eager", "traced", "compiled", "captured", or an engine with settings
+            of its own.
 
     Raises:
         SettingError: a setting breaks its rule.
@@ -92,6 +95,8 @@ class Tuner:
         online: bool = False,
         seed: int = 0,
         initial: Initial | None = None,
+        path_stride: int = 1,
+        engine: str | Engine = "auto",
     ) -> None:
         self.problem = problem
         self.inner = as_dynamics(inner)
@@ -101,7 +106,9 @@ class Tuner:
         self.risk_estimator = hypergradient if hypergradient is not None else Truncated(1)
         self.path_estimator = path_hypergradient if path_hypergradient is not None else Truncated(0)
         self.restart, self.online, self.initial = restart, online, initial
+        self.path_stride = path_stride
         self._check_settings()
+        self.engine = as_engine(engine, problem)
         self.start_hyper = clone(problem.hyperparameters())
         self._pending = False
         self._last: tuple[Params, Params] | None = None
@@ -126,7 +133,7 @@ class Tuner:
         self.move_hyper()
         with self.problem.training_mode():
             self.prepare(plan.zeta)
-            outcome = self.lane.run(plan, self.problem.hyperparameters())
+            outcome = self.lane.run(plan, self.problem.hyperparameters(), engine=self.engine)
         value, _ = self.measure(outcome, plan.zeta)
         self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
@@ -213,6 +220,8 @@ class Tuner:
             online=self.online,
             seed=self.seed,
             initial=self.initial,
+            path_stride=self.path_stride,
+            engine=self.engine,
         )
 
     # What a round is made of
@@ -255,7 +264,14 @@ class Tuner:
         """Return how a round is run at ζ."""
         default = self.objective.default_hyper(self.start_hyper) if self.objective.compares_default else None
         trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic, default)
-        return Plan(trajectory, self.inner_steps, zeta, self.risk_estimator, self.path_estimator)
+        return Plan(
+            trajectory,
+            self.inner_steps,
+            zeta,
+            self.risk_estimator,
+            self.path_estimator,
+            path_stride=self.path_stride if self.objective.has_path else 1,
+        )
 
     def prepare(self, zeta: float) -> None:
         """Check, before the first round, that all can be differentiated."""
@@ -363,7 +379,11 @@ class Tuner:
     def _check_settings(self) -> None:
         if not isinstance(self.problem, Problem):
             raise SettingError(f"`problem` must be a Problem, got {type(self.problem).__name__}")
-        for name, value in (("inner_steps", self.inner_steps), ("chains", self.chains)):
+        for name, value in (
+            ("inner_steps", self.inner_steps),
+            ("chains", self.chains),
+            ("path_stride", self.path_stride),
+        ):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SettingError(f"`{name}` must be a whole number ≥ 1, got {value!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):

@@ -149,6 +149,13 @@ class Trajectory:
         named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
         return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
 
+    def look(self, state: InnerState, hyper: Params, tick: Tick) -> Observation:
+        """Return ∇R_T(θ_t) alone, where q_t is not measured."""
+        buffers = clone(state.buffers)
+        return Observation(
+            _plain(self._train_gradient(leaves(state.params), hyper, buffers, tick, graph=False)), buffers
+        )
+
     # Moving
 
     def advance(self, state: InnerState, hyper: Params, tick: Tick, seen: Observation) -> InnerState:
@@ -196,11 +203,14 @@ class Trajectory:
 
     # The risk at θ_T
 
-    def final_risk(self, state: InnerState, hyper: Params, *, key: int | None = None) -> ValueAndGradient:
+    def final_risk(
+        self, state: InnerState, hyper: Params, *, key: int | None = None, derivatives: bool = True
+    ) -> ValueAndGradient:
         """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives."""
         source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
         risk = self.problem.valid_risk if self.objective.risk_of == "valid" else self.problem.train_risk
-        params, lambdas = leaves(state.params), leaves(hyper)
+        wanted = leaves if derivatives else _plain
+        params, lambdas = wanted(state.params), wanted(hyper)
         value, rows = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device), 0
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
