@@ -15,7 +15,7 @@ from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
-from pactune.engine import Engine, Initial, Lane, Outcome, Plan, World, as_engine, consumes_randomness
+from pactune.engine import Engine, Initial, Lane, Outcome, Plan, Runner, World, as_engine, consumes_randomness
 from pactune.errors import DivergenceError, SettingError, warn_user
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
@@ -26,7 +26,7 @@ from pactune.problem import Problem
 from pactune.result import Result
 from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run
-from pactune.tracking.recorder import FolderRecorder, Recorder
+from pactune.tracking.recorder import FolderRecorder
 from pactune.trees import Params, clone, norm
 
 __all__ = ["ObjectiveValue", "Tuner"]
@@ -108,7 +108,7 @@ class Tuner:
         self.restart, self.online, self.initial = restart, online, initial
         self.path_stride = path_stride
         self._check_settings()
-        self.engine = as_engine(engine, problem)
+        self.runner = Runner(as_engine(engine, problem))
         self.start_hyper = clone(problem.hyperparameters())
         self._pending = False
         self._last: tuple[Params, Params] | None = None
@@ -133,7 +133,8 @@ class Tuner:
         self.move_hyper()
         with self.problem.training_mode():
             self.prepare(plan.zeta)
-            outcome = self.lane.run(plan, self.problem.hyperparameters(), engine=self.engine)
+            (outcome,) = self.runner.run([self.lane.job(plan, self.problem.hyperparameters())])
+        self.lane.take(outcome)
         value, _ = self.measure(outcome, plan.zeta)
         self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
@@ -187,7 +188,7 @@ class Tuner:
             plain_steps=plain_steps,
             on_divergence=on_divergence,
         )
-        settings = replace(settings, recorder=self._recorder(settings, run_dir, resume=resume))
+        settings = self.recorded(settings, run_dir, resume=resume)
         rule = AutoZeta() if self.objective.zeta == "auto" else self.objective.zeta
         runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
         with progress_for(progress, total=outer_steps * runs) as shown:
@@ -195,15 +196,17 @@ class Tuner:
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
 
-    def _recorder(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> Recorder:
+    def recorded(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> FitSettings:
+        """Return the settings of a fit that is recorded in `run_dir`."""
         if run_dir is None:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
-            return Recorder()
+            return settings
         if not isinstance(run_dir, (str, Path)):
             raise SettingError(f"`run_dir` must be a path or None, got {run_dir!r}")
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
-        return FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+        recorder = FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+        return replace(settings, recorder=recorder)
 
     def on(self, problem: Problem) -> Tuner:
         """Return a tuner with the same settings on another problem with the same modules, at its start."""
@@ -221,7 +224,7 @@ class Tuner:
             seed=self.seed,
             initial=self.initial,
             path_stride=self.path_stride,
-            engine=self.engine,
+            engine=self.runner.engine,
         )
 
     # What a round is made of

@@ -7,6 +7,7 @@ from pactune.engine.lane import Lane
 from pactune.engine.paired import Drifts, PairedChains, Paths, run_pairs
 from pactune.engine.plan import Job, Outcome, Plan
 from pactune.engine.rounds import combine, run_chains, run_round
+from pactune.engine.runner import Runner
 from pactune.engine.traced import Compiled, Traced
 from pactune.engine.world import Initial, World, consumes_randomness
 
@@ -22,6 +23,7 @@ __all__ = [
     "PairedChains",
     "Paths",
     "Plan",
+    "Runner",
     "Traced",
     "World",
     "as_engine",

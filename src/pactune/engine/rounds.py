@@ -73,8 +73,8 @@ class _Round:
 
 
 def _online_gradient(plan: Plan, seen: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
-    """Return the mean over chains of ζ∇_λ‖Δ_t‖ (Algorithm C.2); 0 where Δ_t = 0."""
-    total, weight = zeros_like(hyper), plan.zeta * plan.path_stride / len(seen)
+    """Return the mean over chains of ∇_λ‖Δ_t‖ (Algorithm C.2); 0 where Δ_t = 0."""
+    total, weight = zeros_like(hyper), plan.path_stride / len(seen)
     for summand, gradient in seen:
         if summand is not None and gradient is not None:
             total = add(total, scale(weight * half_inverse_root(summand), gradient))

@@ -211,7 +211,7 @@ class Trajectory:
         risk = self.problem.valid_risk if self.objective.risk_of == "valid" else self.problem.train_risk
         wanted = leaves if derivatives else _plain
         params, lambdas = wanted(state.params), wanted(hyper)
-        value, rows = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device), 0
+        value, rows = torch.zeros(self.problem.runs, dtype=self.problem.dtype, device=self.problem.device), 0
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
             self._seed(key)
@@ -320,7 +320,8 @@ def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
             "a loss does not depend on the model's parameters; compute it from the model's output as a tensor, "
             "without .item(), .detach() or no_grad()"
         )
-    found = torch.autograd.grad(risk, list(params.values()), create_graph=graph, allow_unused=True)
+    whole = risk.sum() if risk.ndim else risk  # the risks of many runs do not depend on each other
+    found = torch.autograd.grad(whole, list(params.values()), create_graph=graph, allow_unused=True)
     return split(found, params)[0]
 
 
