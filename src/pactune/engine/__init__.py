@@ -1,6 +1,7 @@
 """How the inner loop is run."""
 
 from pactune.engine.base import Engine
+from pactune.engine.captured import Captured
 from pactune.engine.choice import as_engine
 from pactune.engine.eager import Eager
 from pactune.engine.lane import Lane
@@ -12,6 +13,7 @@ from pactune.engine.traced import Compiled, Traced
 from pactune.engine.world import Initial, World, consumes_randomness
 
 __all__ = [
+    "Captured",
     "Compiled",
     "Drifts",
     "Eager",

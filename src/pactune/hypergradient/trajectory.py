@@ -5,8 +5,8 @@ Every estimator is written on these functions alone; engines decide when they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,6 +104,7 @@ class Trajectory:
         objective: what is measured along the way.
         stochastic: whether forwards draw random numbers and have to be seeded step by step.
         default_hyper: λ0, for an objective that compares with it.
+        side: a CUDA stream on which the second gradient of a step runs beside the first.
     """
 
     problem: Problem
@@ -111,6 +112,7 @@ class Trajectory:
     objective: Objective
     stochastic: bool = False
     default_hyper: Params | None = None
+    side: torch.cuda.Stream | None = None
 
     # Measuring at θ_t
 
@@ -125,10 +127,13 @@ class Trajectory:
         closed = by_hyper and not by_params and self.problem.has_penalty_vjp
         params, lambdas = leaves(state.params), leaves(hyper) if by_hyper and not closed else hyper
         buffers = clone(state.buffers)
-        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
         if not self.objective.has_path:
-            return Observation(gradient, buffers)
-        second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
+            return Observation(self._train_gradient(params, lambdas, buffers, tick, graph=graph), buffers)
+        with _beside(self.side):
+            second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
+        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
         with torch.set_grad_enabled((by_hyper or by_params) and not closed):
             context = self._context(state, tick, self._factors(params, lambdas))
             train, valid = self._compared(gradient, second, params, lambdas)
@@ -344,6 +349,17 @@ def _plain(tree: Params) -> Params:
 
 def _without_graph(context: PathContext) -> PathContext:
     return context._replace(factors=_plain(context.factors))
+
+
+@contextmanager
+def _beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run on a stream that starts where the present one is."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
 
 
 def _second_order(graph: bool) -> AbstractContextManager[None]:
