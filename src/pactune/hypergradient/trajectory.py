@@ -22,7 +22,7 @@ from pactune.problem import Problem
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, leaves, split, zeros_like
 
-__all__ = ["Adjoint", "InnerState", "Observation", "Record", "Tick", "Trajectory", "ValueAndGradient"]
+__all__ = ["Adjoint", "InnerState", "Observation", "Pair", "Record", "Tick", "Trajectory", "ValueAndGradient"]
 
 
 class InnerState(NamedTuple):
@@ -86,6 +86,14 @@ class Observation(NamedTuple):
     by_params: Params | None = None
 
 
+class Pair(NamedTuple):
+    """The two gradients at θ_t, free of penalties and without a graph; the second is empty without a path term."""
+
+    gradient: Params
+    second: Params
+    buffers: Params
+
+
 class ValueAndGradient(NamedTuple):
     """The risk at θ_T with its direct derivatives."""
 
@@ -123,28 +131,18 @@ class Trajectory:
         θ-derivative is wanted or λ enters the losses themselves; where a penalty knows its mixed derivative in closed
         form, there is no backward for λ at all.
         """
+        if self.parts(by_hyper=by_hyper) and not by_params:
+            return self.judge(state, hyper, tick, self.pair(state, hyper, tick), by_hyper=by_hyper)
         graph = self._needs_graph(by_hyper=by_hyper, by_params=by_params)
-        closed = by_hyper and not by_params and self.problem.has_penalty_vjp
-        params, lambdas = leaves(state.params), leaves(hyper) if by_hyper and not closed else hyper
-        buffers = clone(state.buffers)
+        params, lambdas = leaves(state.params), leaves(hyper) if by_hyper else hyper
+        gradient, second, buffers = self._pair(params, lambdas, state.buffers, tick, graph=graph)
         if not self.objective.has_path:
-            return Observation(self._train_gradient(params, lambdas, buffers, tick, graph=graph), buffers)
-        with _beside(self.side):
-            second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
-        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
-        if self.side is not None:
-            torch.cuda.current_stream().wait_stream(self.side)
-        with torch.set_grad_enabled((by_hyper or by_params) and not closed):
+            return Observation(_plain(gradient), buffers)
+        with torch.enable_grad():
             context = self._context(state, tick, self._factors(params, lambdas))
             train, valid = self._compared(gradient, second, params, lambdas)
         measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
         detached = _plain(gradient)
-        if not (by_hyper or by_params):
-            return Observation(detached, buffers, measured.summand)
-        if closed:
-            with torch.no_grad():
-                direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train)
-            return Observation(detached, buffers, measured.summand, direct)
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
             with torch.enable_grad():
@@ -153,6 +151,26 @@ class Trajectory:
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
         named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
         return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
+
+    def parts(self, *, by_hyper: bool) -> bool:
+        """Whether `observe` is `pair` and then `judge`: no λ-derivative is wanted, or it is known in closed form."""
+        return not (by_hyper and self.objective.has_path) or self.problem.has_penalty_vjp
+
+    def pair(self, state: InnerState, hyper: Params, tick: Tick) -> Pair:
+        """Return the two gradients at θ_t."""
+        found = self._pair(leaves(state.params), hyper, state.buffers, tick, graph=False)
+        return Pair(_plain(found.gradient), _plain(found.second), found.buffers)
+
+    @torch.no_grad()
+    def judge(self, state: InnerState, hyper: Params, tick: Tick, pair: Pair, *, by_hyper: bool) -> Observation:
+        """Return q_t from the two gradients, and its direct λ-derivative in closed form."""
+        if not self.objective.has_path:
+            return Observation(pair.gradient, pair.buffers)
+        context = self._context(state, tick, self._factors(state.params, hyper))
+        train, valid = self._compared(pair.gradient, pair.second, state.params, hyper)
+        measured = self.objective.measure(train, valid, context, by_valid=False)
+        direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train) if by_hyper else None
+        return Observation(pair.gradient, pair.buffers, measured.summand, direct)
 
     def look(self, state: InnerState, hyper: Params, tick: Tick) -> Observation:
         """Return ∇R_T(θ_t) alone, where q_t is not measured."""
@@ -254,6 +272,17 @@ class Trajectory:
         with torch.enable_grad(), _second_order(graph):
             risk = self.problem.train_risk(params, hyper, buffers, tick.train)
             return _gradient(risk, params, graph=graph)
+
+    def _pair(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Pair:
+        """Return the two gradients, the second on a stream of its own where there is one."""
+        after, second = clone(buffers), Params()
+        if self.objective.has_path:
+            with _beside(self.side):
+                second = self._second_gradient(params, hyper, buffers, tick, graph=graph)
+        gradient = self._train_gradient(params, hyper, after, tick, graph=graph)
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
+        return Pair(gradient, second, after)
 
     def _needs_graph(self, *, by_hyper: bool, by_params: bool) -> bool:
         """Whether the gradients themselves have to be differentiated."""
