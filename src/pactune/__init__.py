@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         DivergenceError,
         GradientError,
         PactuneError,
+        RankError,
         RunFolderError,
         SettingError,
     )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         UnequalSteps,
         ValidationRisk,
     )
+    from pactune.parallel import Parallel
     from pactune.problem import Problem
     from pactune.provenance import Provenance
     from pactune.result import Result
@@ -65,6 +67,7 @@ _HOMES = {
         "DivergenceError",
         "GradientError",
         "PactuneError",
+        "RankError",
         "RunFolderError",
         "SettingError",
     ],
@@ -88,6 +91,7 @@ _HOMES = {
         "UnequalSteps",
         "ValidationRisk",
     ],
+    "pactune.parallel": ["Parallel"],
     "pactune.problem": ["Problem"],
     "pactune.provenance": ["Provenance"],
     "pactune.result": ["Result"],
@@ -120,8 +124,10 @@ __all__ = [
     "ObjectiveValue",
     "PACBayes",
     "PactuneError",
+    "Parallel",
     "Problem",
     "Provenance",
+    "RankError",
     "Result",
     "RunFolderError",
     "SameDistribution",

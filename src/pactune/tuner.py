@@ -22,11 +22,13 @@ from pactune.hypergradient import Estimator, Truncated
 from pactune.hypergradient.entries import Setting, check_entries
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.objectives import AutoZeta, Objective, PACBayes
+from pactune.parallel import ALONE, Parallel, Team, check_shards
 from pactune.problem import Problem
 from pactune.result import Result
 from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run
 from pactune.tracking.recorder import FolderRecorder, Recorder
+from pactune.tracking.shared import SharedRecorder
 from pactune.trees import Params, clone, norm
 
 __all__ = ["ObjectiveValue", "Tuner"]
@@ -58,6 +60,8 @@ class Tuner:
         seed: of all mini-batches, noise and draws of θ_0. No global seed is touched.
         initial: P_0, a function from a `torch.Generator` to a dict of parameters. By default a single chain without
             restart starts at the model's present parameters; otherwise the modules' `reset_parameters` are used.
+        parallel: `Parallel()` spreads the chains over the ranks of `torch.distributed`, `Parallel(shards=s)` the rows
+            of each mini-batch too. None runs by itself, whatever other processes do.
 
     Raises:
         SettingError: a setting breaks its rule.
@@ -92,6 +96,7 @@ class Tuner:
         online: bool = False,
         seed: int = 0,
         initial: Initial | None = None,
+        parallel: Parallel | None = None,
     ) -> None:
         self.problem = problem
         self.inner = as_dynamics(inner)
@@ -102,6 +107,7 @@ class Tuner:
         self.path_estimator = path_hypergradient if path_hypergradient is not None else Truncated(0)
         self.restart, self.online, self.initial = restart, online, initial
         self._check_settings()
+        self.team = _team(parallel, chains, problem.device)
         self.start_hyper = clone(problem.hyperparameters())
         self._pending = False
         self._last: tuple[Params, Params] | None = None
@@ -124,8 +130,9 @@ class Tuner:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         plan = self.plan(self.zeta)
         self.move_hyper()
-        with self.problem.training_mode():
+        with self.team.session(), self.problem.training_mode():
             self.prepare(plan.zeta)
+            self.check_ranks()
             outcome = self.lane.run(plan, self.problem.hyperparameters())
         value, _ = self.measure(outcome, plan.zeta)
         self.fill_gradients(outcome.gradient(plan.zeta))
@@ -180,10 +187,11 @@ class Tuner:
             plain_steps=plain_steps,
             on_divergence=on_divergence,
         )
-        settings = replace(settings, recorder=self._recorder(settings, run_dir, resume=resume))
         rule = AutoZeta() if self.objective.zeta == "auto" else self.objective.zeta
         runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
-        with progress_for(progress, total=outer_steps * runs) as shown:
+        progress = progress if self.team.leader else False
+        with self.team.session(), progress_for(progress, total=outer_steps * runs) as shown:
+            settings = replace(settings, recorder=self._recorder(settings, run_dir, resume=resume))
             if isinstance(rule, AutoZeta):
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
@@ -196,11 +204,14 @@ class Tuner:
         if not isinstance(run_dir, (str, Path)):
             raise SettingError(f"`run_dir` must be a path or None, got {run_dir!r}")
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
-        return FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+        if not self.team.leader:
+            return SharedRecorder(Recorder(), self.team)
+        own = FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+        return own if self.team.ranks == 1 else SharedRecorder(own, self.team)
 
     def on(self, problem: Problem) -> Tuner:
         """Return a tuner with the same settings on another problem with the same modules, at its start."""
-        return Tuner(
+        twin = Tuner(
             problem,
             inner=self.inner,
             inner_steps=self.inner_steps,
@@ -214,6 +225,8 @@ class Tuner:
             seed=self.seed,
             initial=self.initial,
         )
+        twin.team = self.team
+        return twin
 
     # What a round is made of
 
@@ -244,7 +257,7 @@ class Tuner:
     def lane(self) -> Lane:
         """The chains of the tuned run; it starts at the model's parameters and buffers when first asked for."""
         params, buffers = clone(self.problem.parameters()), clone(self.problem.buffers())
-        return Lane(self.world, self.chains, self.restart, params, buffers)
+        return Lane(self.world, self.chains, self.restart, params, buffers, team=self.team)
 
     @cached_property
     def plain_lane(self) -> Lane:
@@ -254,7 +267,7 @@ class Tuner:
     def plan(self, zeta: float) -> Plan:
         """Return how a round is run at ζ."""
         default = self.objective.default_hyper(self.start_hyper) if self.objective.compares_default else None
-        trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic, default)
+        trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic, default, self.team)
         return Plan(trajectory, self.inner_steps, zeta, self.risk_estimator, self.path_estimator)
 
     def prepare(self, zeta: float) -> None:
@@ -269,10 +282,22 @@ class Tuner:
                 f"{', '.join(unseen)}; only the validation risk tunes them"
             )
 
+        check_shards(self.problem, self.team.shards, stochastic=self.world.stochastic)
+
+    def check_ranks(self, **said: Any) -> None:
+        """Check, before the first round, that all ranks are about to do the same.
+
+        Raises:
+            SettingError: they differ in their settings, their data or where they start.
+        """
+        if self.team.ranks > 1:
+            here = {"λ": self.problem.hyperparameters(), "θ": self.problem.parameters()}
+            self.team.check_same({**said, **here, "buffers": self.problem.buffers(), "rounds": self.lane.rounds})
+
     def publish(self, lane: Lane) -> None:
         """Copy the first chain into the user's model."""
-        assert lane.states is not None
-        self.problem.load(lane.states[0].params, lane.states[0].buffers)
+        assert lane.lead is not None
+        self.problem.load(lane.lead.params, lane.lead.buffers)
 
     @staticmethod
     def measure(outcome: Outcome, zeta: float) -> tuple[ObjectiveValue, float]:
@@ -349,7 +374,7 @@ class Tuner:
         self.lane.load_state(state["lane"])
         self.plain_lane.load_state(state["plain_lane"])
         self.problem.load(self.lane.params, self.lane.buffers)
-        if self.lane.states is not None:
+        if self.lane.lead is not None:
             self.publish(self.lane)
         self.problem.load_hyper(state["hyper"])
         self.start_hyper, self._last = state["start_hyper"], state["last"]
@@ -402,3 +427,11 @@ class Tuner:
             )
         if not self.inner.differentiable and self.problem.has_learning_rates:
             raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
+
+
+def _team(parallel: Parallel | None, chains: int, device: torch.device) -> Team:
+    if parallel is None:
+        return ALONE
+    if not isinstance(parallel, Parallel):
+        raise SettingError(f"`parallel` must be Parallel(...) or None, got {parallel!r}")
+    return parallel.team(chains, device)

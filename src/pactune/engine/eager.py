@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from torch import Tensor
 from pactune.hypergradient.base import Estimator, Running, Tape
 from pactune.hypergradient.trajectory import InnerState, Record, Tick, Trajectory
 from pactune.streams import forked_rng
-from pactune.trees import Params, add, axpy, clone, scale, zeros_like
+from pactune.trees import Params, axpy, clone, scale, zeros_like
 
 __all__ = ["Outcome", "Plan", "run_round"]
 
@@ -135,7 +134,7 @@ def run_round(
             current = clone(hyper) if on_step is not None else hyper
             seen = [chain.step(tick, current) for chain, tick in zip(chains, tick_list, strict=True)]
             if on_step is not None:
-                on_step(_online_gradient(plan.zeta, seen, hyper))
+                on_step(_online_gradient(plan, seen, hyper))
         ends = [
             chain.finish(hyper, tick.keys[1] if tick.keys else None)
             for chain, tick in zip(chains, tick_list, strict=True)
@@ -143,33 +142,32 @@ def run_round(
     return _combine(plan, chains, ends, online=on_step is not None)
 
 
-def _online_gradient(zeta: float, seen: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
+def _online_gradient(plan: Plan, seen: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
     """Return the mean over chains of ζ∇_λ‖Δ_t‖ (Algorithm C.2); 0 where Δ_t = 0."""
-    total = zeros_like(hyper)
-    for summand, gradient in seen:
-        if summand is not None and gradient is not None:
-            total = add(total, scale(zeta / len(seen) * _half_inverse_root(summand), gradient))
-    return total
+    parts = [
+        scale(plan.zeta * _half_inverse_root(summand), gradient)
+        if summand is not None and gradient is not None
+        else zeros_like(hyper)
+        for summand, gradient in seen
+    ]
+    return plan.trajectory.team.mean(parts)
 
 
 def _combine(plan: Plan, chains: list[_Chain], ends: list[tuple[Tensor, Params]], *, online: bool) -> Outcome:
-    """Put the chains together: the mean of the risks, and the mean inside or outside the root."""
-    risk = torch.stack([value for value, _ in ends]).mean()
+    """Put the chains of all ranks together: the mean of the risks, and the mean inside or outside the root."""
+    team = plan.trajectory.team
+    risk = team.mean_value(torch.stack([value for value, _ in ends]))
     totals = torch.stack([chain.total for chain in chains])
     outside = plan.trajectory.objective.chain_mean == "outside"
-    regularizer = totals.sqrt().mean() if outside else totals.mean().sqrt()
-    risk_gradient = _mean([gradient for _, gradient in ends])
+    mean = team.mean_value(totals.sqrt() if outside else totals)
+    regularizer = mean if outside else mean.sqrt()
+    risk_gradient = team.mean([gradient for _, gradient in ends])
     path_gradient: Params = {}
     if not online:
         sides = [(chain.path_side, chain.total) for chain in chains if chain.path_side is not None]
-        slopes = [_half_inverse_root(total if outside else totals.mean()) for _, total in sides]
-        path_gradient = _mean([scale(slope, side.path()) for slope, (side, _) in zip(slopes, sides, strict=True)])
+        slopes = [_half_inverse_root(total if outside else mean) for _, total in sides]
+        path_gradient = team.mean([scale(slope, side.path()) for slope, (side, _) in zip(slopes, sides, strict=True)])
     return Outcome([chain.state for chain in chains], risk, regularizer, risk_gradient, path_gradient)
-
-
-def _mean(trees: list[Params]) -> Params:
-    """Return the mean of the trees, empty for none."""
-    return scale(1 / len(trees), functools.reduce(add, trees)) if trees else {}
 
 
 def _half_inverse_root(y: Tensor) -> Tensor:

@@ -1,0 +1,6 @@
+"""Several processes at work on one run: chains spread over ranks, mini-batches shared between them."""
+
+from pactune.parallel.shards import check_shards, collect, share, spread
+from pactune.parallel.team import ALONE, Parallel, Team
+
+__all__ = ["ALONE", "Parallel", "Team", "check_shards", "collect", "share", "spread"]

@@ -1,0 +1,274 @@
+"""The ranks of `torch.distributed` as one team: who runs which chains, and all that the ranks tell each other.
+
+Every rank holds the same λ, makes the same outer steps and can compute any noise and any mini-batch by itself, since
+all randomness is a function of the seed. So the ranks exchange only sums, the first chain, and the chains of a
+checkpoint. The reductions are explicit: what `DistributedDataParallel` hooks into `.backward()` never sees the
+derivatives of `torch.autograd.grad`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pactune.errors import RankError, SettingError
+from pactune.parallel.packing import digest, flatten, pack, unflatten, unpack
+from pactune.trees import Params, add, scale
+
+__all__ = ["ALONE", "Parallel", "Team"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Spread the chains over the ranks of `torch.distributed`, and each mini-batch over `shards` of them.
+
+    Start one process per device with `torchrun`, call `torch.distributed.init_process_group()`, build the same problem
+    on every rank, and pass this to `Tuner`. With R ranks there are R/shards groups; group g runs the chains g,
+    g + R/shards, and so on. The result is that of a single process up to rounding. A script that is started alone,
+    without `torchrun`, runs in one process as if this were not there.
+
+    Args:
+        shards: how many ranks share the rows of every mini-batch of a chain. It divides the number of ranks. Both
+            losses must be means over the rows, and a forward may neither mix rows, as BatchNorm does, nor be random.
+        timeout: seconds after which a rank that waits for the others gives up.
+
+    Example:
+        >>> Parallel(shards=2)
+        Parallel(shards=2, timeout=1800.0)
+    """
+
+    shards: int = 1
+    timeout: float = 1800.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1:
+            raise SettingError(f"`shards` must be a whole number ≥ 1, got {self.shards!r}")
+        if not (isinstance(self.timeout, (int, float)) and math.isfinite(self.timeout) and self.timeout > 0):
+            raise SettingError(f"`timeout` must be a positive number of seconds, got {self.timeout!r}")
+
+    def team(self, chains: int, device: torch.device) -> Team:
+        """Return the ranks of this process's group.
+
+        Raises:
+            SettingError: there is no process group under `torchrun`, or the numbers do not fit.
+        """
+        rank, ranks = _place()
+        if ranks % self.shards:
+            raise SettingError(f"`shards` must divide the number of ranks, {ranks}, got {self.shards}")
+        if chains < ranks // self.shards:
+            raise SettingError(
+                f"`chains` must be at least ranks/shards = {ranks // self.shards}, so that every rank has one, "
+                f"got {chains}; raise `chains` or `shards`"
+            )
+        if ranks > 1 and dist.get_backend() == "nccl" and device.type != "cuda":
+            raise SettingError(f'the backend "nccl" needs the model on its GPU and it is on {device}; or use "gloo"')
+        return Team(rank, ranks, self.shards, self.timeout, device)
+
+
+class Team:
+    """The ranks of one run, seen from one of them; alone, every method does what a single process needs.
+
+    Args:
+        rank: this process.
+        ranks: R.
+        shards: how many ranks share a chain.
+        timeout: seconds to wait for the others.
+        device: where the model is.
+    """
+
+    def __init__(
+        self,
+        rank: int = 0,
+        ranks: int = 1,
+        shards: int = 1,
+        timeout: float = 1800.0,
+        device: torch.device | None = None,
+    ) -> None:
+        self.rank, self.ranks, self.shards = rank, ranks, shards
+        self.groups, self.group, self.shard = ranks // shards, rank // shards, rank % shards
+        self._timeout = timedelta(seconds=timeout)
+        self._device = device or torch.device("cpu")
+        self._all: Any = None
+        self._sharers: Any = None
+
+    @property
+    def leader(self) -> bool:
+        """Whether this rank writes, reads and shows progress for all."""
+        return self.rank == 0
+
+    def mine(self, chains: int) -> range:
+        """Return the numbers of the chains that this rank runs."""
+        return range(self.group, chains, self.groups)
+
+    # Beginning and end
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Talk to the other ranks inside; whoever leaves with an error hangs up, so that no rank waits for it."""
+        if self.ranks == 1:
+            yield
+            return
+        self._open()
+        try:
+            yield
+        except BaseException:
+            self.hang_up()
+            raise
+
+    def hang_up(self) -> None:
+        """Close the connections: a rank that waits for this one gets a `RankError`."""
+        groups, self._all, self._sharers = (self._all, self._sharers), None, None
+        for group in groups:
+            if group is not None:
+                dist.destroy_process_group(group)
+
+    def _open(self) -> None:
+        """Make process groups of our own, which can be closed without touching the user's."""
+        if self._all is not None:
+            return
+        make = functools.partial(dist.new_group, timeout=self._timeout)
+        self._all = make(list(range(self.ranks)))
+        if self.shards > 1:
+            firsts = range(0, self.ranks, self.shards)
+            every = [make(list(range(first, first + self.shards))) for first in firsts]  # all ranks make all groups
+            self._sharers = every[self.group]
+
+    # Sums
+
+    def sum_shards(self, flat: Tensor) -> Tensor:
+        """Return the sum over the ranks that share this rank's chains."""
+        if self.shards == 1:
+            return flat
+        total = flat.detach().clone()
+        self._talk(lambda: dist.all_reduce(total, group=self._sharers))
+        return total
+
+    def mean(self, trees: Sequence[Params]) -> Params:
+        """Return the mean over all chains of all ranks, given those of this rank; empty for none."""
+        if not trees:
+            return {}
+        total = functools.reduce(add, trees)
+        if self.groups == 1:
+            return scale(1 / len(trees), total)
+        if not total:
+            return {}
+        return unflatten(self._mean(flatten(total), len(trees)), total)
+
+    def mean_value(self, values: Tensor) -> Tensor:
+        """Return the mean of one number per chain over all chains of all ranks. Shape ()."""
+        return values.mean() if self.groups == 1 else self._mean(values.sum().reshape(1), len(values)).reshape(())
+
+    def _mean(self, total: Tensor, count: int) -> Tensor:
+        """Divide the sum over all ranks by the sum of the counts; of the ranks that share a chain one contributes."""
+        flat = torch.cat([total, total.new_tensor([float(count)])])
+        if self.shard:
+            flat = torch.zeros_like(flat)
+        self._talk(lambda: dist.all_reduce(flat, group=self._all))
+        return flat[:-1] / flat[-1]
+
+    # Telling and asking
+
+    def from_leader(self, state: T) -> T:
+        """Return the first rank's tensors in place of this rank's, which are of the same shapes."""
+        if self.groups == 1:
+            return state
+        flat = pack(state)
+        self._talk(lambda: dist.broadcast(flat, src=0, group=self._all))
+        return unpack(flat, state)
+
+    def numbers_from_leader(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a row of a history with the first rank's numbers, so that all ranks have the same history."""
+        floats = [name for name, value in row.items() if isinstance(value, float)]
+        if self.ranks == 1 or not floats:
+            return dict(row)
+        told = torch.tensor([row[name] for name in floats], dtype=torch.float64, device=self._device)
+        self._talk(lambda: dist.broadcast(told, src=0, group=self._all))
+        return {**row, **dict(zip(floats, told.tolist(), strict=True))}
+
+    def object_from_leader(self, value: Any) -> Any:
+        """Return the first rank's object; tensors in it must be on the CPU."""
+        told = [value]
+        if self.ranks > 1:
+            self._talk(lambda: dist.broadcast_object_list(told, src=0, group=self._all, device=self._device))
+        return told[0]
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so."""
+        if self.ranks == 1:
+            return flag
+        told = torch.tensor([int(flag)], device=self._device)
+        self._talk(lambda: dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._all))
+        return bool(told)
+
+    def gather(self, mine: Sequence[T], chains: int) -> list[T]:
+        """Return the states of all chains on the first rank, in order; elsewhere those that are there already."""
+        if self.groups == 1 or self.shard:
+            return list(mine)
+        if not self.leader:
+            for state in mine:
+                flat = pack(state)
+                self._talk(functools.partial(dist.send, flat, dst=0, group=self._all))
+            return list(mine)
+        return [mine[c // self.groups] if c % self.groups == 0 else self._receive(mine[0], c) for c in range(chains)]
+
+    def _receive(self, like: T, chain: int) -> T:
+        flat = torch.empty_like(pack(like))
+        source = chain % self.groups * self.shards
+        self._talk(lambda: dist.recv(flat, src=source, group=self._all))
+        return unpack(flat, like)
+
+    def check_same(self, said: Mapping[str, object]) -> None:
+        """Raise on every rank where the ranks differ in something they must share.
+
+        Raises:
+            SettingError: names what differs.
+        """
+        if self.ranks == 1:
+            return
+        least = torch.tensor([digest(value) for value in said.values()], device=self._device)
+        most = least.clone()
+        self._talk(lambda: dist.all_reduce(least, op=dist.ReduceOp.MIN, group=self._all))
+        self._talk(lambda: dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._all))
+        differing = [name for name, a, b in zip(said, least.tolist(), most.tolist(), strict=True) if a != b]
+        if differing:
+            raise SettingError(
+                f"the ranks differ in {', '.join(differing)}; build the same problem on every rank: seed each alike "
+                "with torch.manual_seed before data and model are made, or load the same files"
+            )
+
+    def _talk(self, words: Callable[[], Any]) -> None:
+        if self._all is None:
+            raise RankError(f"rank {self.rank} has left the run after an error; call `fit` anew on all ranks")
+        try:
+            words()
+        except RuntimeError as error:
+            raise RankError(
+                f"rank {self.rank} cannot reach the others: one of them failed, was interrupted or is slower than the "
+                f"timeout of {self._timeout.total_seconds():g} s; its own error says why ({error})"
+            ) from error
+
+
+ALONE = Team()
+
+
+def _place() -> tuple[int, int]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SettingError(
+            f"`parallel`: this is one of {os.environ['WORLD_SIZE']} processes of torchrun, but there is no process "
+            "group; call torch.distributed.init_process_group() before the tuner is made"
+        )
+    return 0, 1
