@@ -28,7 +28,7 @@ class Lane:
         states: the chains, None before the first round.
         rounds: how many rounds are done.
         team: the ranks of the run; each has the states of its own chains.
-        lead: the first chain, which every rank has.
+        lead: the first chain, which every rank has, without what its dynamics remembers.
     """
 
     world: World
@@ -49,7 +49,7 @@ class Lane:
         outcome = run_round(
             plan, states, hyper, lambda t: self.world.ticks(first + t, self.chains, mine), drawn=drawn, on_step=on_step
         )
-        lead = self.team.from_leader(outcome.states[0])
+        lead = self.team.from_leader(outcome.states[0]._replace(slots={}))
         self.states, self.lead, self.rounds = outcome.states, lead, self.rounds + 1
         return outcome
 

@@ -8,6 +8,7 @@ gradient (the penalty, the step, Δ_t) is the same on every rank and needs no re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,8 @@ from pactune.problem import Problem
 from pactune.trees import Params, clone, split
 
 __all__ = ["check_shards", "collect", "share", "spread"]
+
+Risk = Callable[[Params, Params, Params, Batch], Tensor]
 
 
 def share(batch: Batch, shard: int, shards: int) -> tuple[Batch, float]:
@@ -104,7 +107,10 @@ def _sum(team: Team, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def check_shards(problem: Problem, shards: int, *, stochastic: bool) -> None:
-    """Try on the first mini-batch of each sample whether a risk is the mean of the risks of its parts.
+    """Try on the first mini-batch of each sample whether a risk is the mean over the rows.
+
+    It is tried at the present λ and at one beside it: weights that are all equal at the start hide that a loss divides
+    by their sum.
 
     Raises:
         SettingError: it is not, a forward is random, or it changes buffers by what it sees.
@@ -116,23 +122,47 @@ def check_shards(problem: Problem, shards: int, *, stochastic: bool) -> None:
             f"`shards` must be 1, got {shards}: a forward draws random numbers (dropout?), which depend on the rows it "
             "gets; spread chains instead of mini-batches"
         )
+    here = problem.hyperparameters()
     for role, source, risk in (
         ("train", problem.train, problem.train_risk),
         ("valid", problem.valid, problem.valid_risk),
     ):
         batch = source.first()
-        parts = [(batch, 1.0)] + [share(batch, shard, shards) for shard in range(shards)]
-        buffers = [clone(problem.buffers()) for _ in parts]
-        with torch.no_grad():
-            whole, *each = [
-                weight * risk(problem.parameters(), problem.hyperparameters(), seen, part)
-                for (part, weight), seen in zip(parts, buffers, strict=True)
-            ]
-        close = torch.allclose(torch.stack(each).sum(), whole, rtol=1e-3, atol=1e-5)
-        moved = role == "train" and any(not torch.equal(b[n], buffers[0][n]) for b in buffers for n in b)
-        if moved or not close:
+        parts = [share(batch, shard, shards) for shard in range(shards)]
+        if not (_adds_up(problem, risk, here, batch, parts) and _adds_up(problem, risk, _beside(here), batch, parts)):
             raise SettingError(
                 f"`shards` must be 1, got {shards}: the {role} risk of a mini-batch is not the mean over its rows, or "
-                "its buffers depend on them, as with BatchNorm, a weighted or a contrastive loss; spread chains "
+                "buffers depend on them, as with BatchNorm, a weighted or a contrastive loss; spread chains "
                 "instead of mini-batches, or use GroupNorm"
             )
+
+
+def _adds_up(problem: Problem, risk: Risk, hyper: Params, batch: Batch, parts: list[tuple[Batch, float]]) -> bool:
+    """Whether a risk is the weighted sum of its parts and leaves the same buffers; so too where it has no value."""
+
+    def value(part: Batch) -> tuple[Tensor, Params]:
+        buffers = clone(problem.buffers())
+        return risk(problem.parameters(), hyper, buffers, part), buffers
+
+    with torch.no_grad():
+        try:
+            whole, left = value(batch)
+        except (RuntimeError, ValueError):
+            return True  # a loss may refuse a λ that nobody chose
+        try:
+            found = [(weight, *value(part)) for part, weight in parts]
+        except (RuntimeError, ValueError):
+            return False
+        total = torch.stack([weight * each for weight, each, _ in found]).sum()
+        tolerance = max(100 * torch.finfo(total.dtype).eps, 1e-9)
+        same = all(torch.equal(buffers[name], left[name]) for _, _, buffers in found for name in left)
+        return same and torch.allclose(total, whole, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _beside(hyper: Params) -> Params:
+    """Return another λ near this one, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: value + 0.1 * (1 + value.abs()) * torch.randn(value.shape, generator=generator).to(value)
+        for name, value in hyper.items()
+    }

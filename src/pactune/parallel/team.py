@@ -138,6 +138,12 @@ class Team:
         """Make process groups of our own, which can be closed without touching the user's."""
         if self._all is not None:
             return
+        try:
+            self._make_groups()
+        except RuntimeError as error:
+            raise RankError(f"rank {self.rank} waited in vain for the others to begin: {error}") from error
+
+    def _make_groups(self) -> None:
         make = functools.partial(dist.new_group, timeout=self._timeout)
         self._all = make(list(range(self.ranks)))
         if self.shards > 1:
