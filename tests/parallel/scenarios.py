@@ -251,6 +251,42 @@ def diverging(_: Path) -> Found:
     return {"said": "nothing"}
 
 
+def messages(parallel: pt.Parallel, **settings: Any) -> list[tuple[str, int]]:
+    """Return the kind and the bytes of every message of the second outer step."""
+    sent: list[tuple[str, int]] = []
+    marks: list[int] = []
+    real = {kind: getattr(dist, kind) for kind in ("all_reduce", "broadcast", "send", "recv")}
+
+    def counted(kind: str) -> Callable[..., Any]:
+        def call(tensor: Tensor, *args: Any, **options: Any) -> Any:
+            sent.append((kind, tensor.numel() * tensor.element_size()))
+            return real[kind](tensor, *args, **options)
+
+        return call
+
+    class Mark(pt.Callback):
+        def on_outer_step(self, tuner: pt.Tuner, row: dict[str, Any]) -> None:
+            marks.append(len(sent))
+
+    for kind in real:
+        setattr(dist, kind, counted(kind))
+    try:
+        tuner(parallel, **settings).fit(2, plain_steps=0, callbacks=[Mark()])
+    finally:
+        for kind, call in real.items():
+            setattr(dist, kind, call)
+    return sent[marks[0] : marks[1]]
+
+
+def count_messages(_: Path) -> Found:
+    return {
+        "chains": messages(SPREAD, inner=pt.Langevin(0.1, 50.0), chains=4),
+        "online": messages(SPREAD, inner=pt.Langevin(0.1, 50.0), chains=4, online=True),
+        "shards": messages(SHARDED),
+        "shards, K = 1": messages(SHARDED, path_hypergradient=T(1)),
+    }
+
+
 def refused(**settings: Any) -> Callable[[Path], Found]:
     def attempt(_: Path) -> Found:
         try:
@@ -286,6 +322,7 @@ OTHERS: dict[str, Callable[[Path], Found]] = {
     "resume chains": resume_chains,
     "resume shards": resume_shards,
     "resume both": resume_both,
+    "messages": count_messages,
     "fail": lambda _: troubled(SPREAD, fail),
     "fail inside": failing_loss,
     "stop": lambda _: troubled(SPREAD, stop),

@@ -155,3 +155,26 @@ def test_what_cannot_be_shared_is_refused_on_every_rank(name: str, said: str, fo
     for rank in found:
         assert rank[name]["said"].startswith("SettingError")
         assert said in rank[name]["said"]
+
+
+def test_the_messages_are_those_of_the_documentation(found: list[dict[str, Any]]) -> None:
+    m = n = 43 * 8  # bytes of θ and of λ
+    one, steps = 8, 4
+    sums = {name: [size for kind, size in sent if kind == "all_reduce"] for name, sent in found[0]["messages"].items()}
+    told = {name: [size for kind, size in sent if kind == "broadcast"] for name, sent in found[0]["messages"].items()}
+    flag, values = one, 2 * one  # a value travels with the number of chains
+    assert sums["chains"] == [flag, values, values, n + one, n + one]
+    assert sums["online"] == [flag, *[n + one] * steps, values, values, n + one]
+    assert sums["shards"] == [flag, *[m] * (2 * steps), one + m + n, m]
+    assert told["chains"][0] == m
+    assert len(told["chains"]) == 2  # the first chain, and a row of the history
+    assert len(told["shards"]) == 1  # the ranks that share a chain have it
+    # K = 1: ∇R_T, ∇R_V, the derivatives of both, and one step gone back, which the first step of a round has not
+    back = [m]
+    assert sums["shards, K = 1"] == [
+        flag,
+        *[m, m, m + n, m + n],
+        *[m, m, m + n, m + n, *back] * (steps - 1),
+        one + m + n,
+        m,
+    ]
