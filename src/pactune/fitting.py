@@ -295,7 +295,7 @@ class _PlainRun:
         row: Row = {"outer_step": self._lane.rounds}
         try:
             tuner.publish(self._lane)
-            row |= evaluations(tuner, self._test) if self._settings.evaluate else {}
+            row |= tuner.team.numbers_from_leader(evaluations(tuner, self._test) if self._settings.evaluate else {})
             for listener in self._settings.callbacks:
                 listener.on_plain_step(tuner, row)
         finally:

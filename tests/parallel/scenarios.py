@@ -206,12 +206,18 @@ def troubled(parallel: pt.Parallel, trouble: Callable[[], None], **settings: Any
     """Say how a run ends on this rank, and how a second one ends where there can be one."""
     settings |= {"chains": 2} if parallel is SPREAD else {}
     made = tuner(parallel, inner=pt.Langevin(0.1, 50.0), **settings)
+    begun = time.monotonic()
     try:
         result = made.fit(4, callbacks=[Trouble(2, trouble)])
         said = f"{result.status} after {len(result.rows)}"
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-    return {"said": said, "next": None if trouble is kill else tuner(SPREAD, chains=2).fit(1).status}
+    seconds = time.monotonic() - begun
+    return {
+        "said": said,
+        "seconds": seconds,
+        "next": None if trouble is kill else tuner(SPREAD, chains=2).fit(1).status,
+    }
 
 
 def failing_loss(_: Path) -> Found:
@@ -298,6 +304,18 @@ def refused(**settings: Any) -> Callable[[Path], Found]:
     return attempt
 
 
+def used_folder(folder: Path) -> Found:
+    """The first rank alone sees that a folder holds a run already."""
+    if dist.get_rank() == 0:
+        tuner(None).fit(1, run_dir=folder / "used")
+    dist.barrier()
+    try:
+        tuner(SPREAD, chains=2).fit(1, run_dir=folder / "used")
+    except pt.PactuneError as error:
+        return {"said": type(error).__name__}
+    return {"said": "nothing"}
+
+
 def summed(prediction: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(prediction, target, reduction="sum")
 
@@ -323,6 +341,7 @@ OTHERS: dict[str, Callable[[Path], Found]] = {
     "resume shards": resume_shards,
     "resume both": resume_both,
     "messages": count_messages,
+    "used folder": used_folder,
     "fail": lambda _: troubled(SPREAD, fail),
     "fail inside": failing_loss,
     "stop": lambda _: troubled(SPREAD, stop),

@@ -85,6 +85,10 @@ def test_only_the_first_rank_writes_the_journal(found: list[dict[str, Any]], fol
     assert [line["status"] for line in lines if line["kind"] == "end"] == ["completed", "completed"]
 
 
+def test_a_folder_that_cannot_be_used_ends_all_ranks(found: list[dict[str, Any]]) -> None:
+    assert [rank["used folder"]["said"] for rank in found] == ["RunFolderError", "RankError"]
+
+
 def test_one_process_goes_on_with_the_run_of_two(found: list[dict[str, Any]], folder: Path) -> None:
     alone = scenarios.tuner(None, inner=pt.Langevin(0.1, 50.0), chains=3, batch_size=5)
     result = alone.fit(6, run_dir=folder / "chains", resume=True)
@@ -106,12 +110,14 @@ def test_a_rank_that_fails_ends_the_others(name: str, found: list[dict[str, Any]
     first, second = (rank[name] for rank in found)
     assert first["said"].startswith("RankError: rank 0 cannot reach the others")
     assert second["said"] == "ValueError: only here"
+    assert first["seconds"] < 15  # it did not wait for the timeout of 30 s
     assert first["next"] == second["next"] == "completed"
 
 
 def test_one_interrupted_rank_ends_the_others(found: list[dict[str, Any]]) -> None:
     assert found[0]["interrupt"]["said"].startswith("RankError")
     assert found[1]["interrupt"]["said"] == "interrupted after 2"
+    assert found[0]["interrupt"]["seconds"] < 15
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def unpack(flat: Tensor, like: T) -> T:
         size = tensor.numel() * tensor.element_size()
         part = flat[position : position + size].clone()  # a copy, so that it starts where its type may start
         position += size
-        return part.view(tensor.dtype).view(tensor.shape)
+        return part.view(tensor.dtype).view(tensor.shape).to(tensor.device)
 
     return cast(T, map_tensors(like, take))
 

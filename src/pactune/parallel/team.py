@@ -9,11 +9,8 @@ derivatives of `torch.autograd.grad`.
 from __future__ import annotations
 
 import functools
-import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -25,56 +22,9 @@ from pactune.errors import RankError, SettingError
 from pactune.parallel.packing import digest, flatten, pack, unflatten, unpack
 from pactune.trees import Params, add, scale
 
-__all__ = ["ALONE", "Parallel", "Team"]
+__all__ = ["ALONE", "Team"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """Spread the chains over the ranks of `torch.distributed`, and each mini-batch over `shards` of them.
-
-    Start one process per device with `torchrun`, call `torch.distributed.init_process_group()`, build the same problem
-    on every rank, and pass this to `Tuner`. With R ranks there are R/shards groups; group g runs the chains g,
-    g + R/shards, and so on. The result is that of a single process up to rounding. A script that is started alone,
-    without `torchrun`, runs in one process as if this were not there.
-
-    Args:
-        shards: how many ranks share the rows of every mini-batch of a chain. It divides the number of ranks. Both
-            losses must be means over the rows, and a forward may neither mix rows, as BatchNorm does, nor be random.
-        timeout: seconds after which a rank that waits for the others gives up.
-
-    Example:
-        >>> Parallel(shards=2)
-        Parallel(shards=2, timeout=1800.0)
-    """
-
-    shards: int = 1
-    timeout: float = 1800.0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1:
-            raise SettingError(f"`shards` must be a whole number ≥ 1, got {self.shards!r}")
-        if not (isinstance(self.timeout, (int, float)) and math.isfinite(self.timeout) and self.timeout > 0):
-            raise SettingError(f"`timeout` must be a positive number of seconds, got {self.timeout!r}")
-
-    def team(self, chains: int, device: torch.device) -> Team:
-        """Return the ranks of this process's group.
-
-        Raises:
-            SettingError: there is no process group under `torchrun`, or the numbers do not fit.
-        """
-        rank, ranks = _place()
-        if ranks % self.shards:
-            raise SettingError(f"`shards` must divide the number of ranks, {ranks}, got {self.shards}")
-        if chains < ranks // self.shards:
-            raise SettingError(
-                f"`chains` must be at least ranks/shards = {ranks // self.shards}, so that every rank has one, "
-                f"got {chains}; raise `chains` or `shards`"
-            )
-        if ranks > 1 and dist.get_backend() == "nccl" and device.type != "cuda":
-            raise SettingError(f'the backend "nccl" needs the model on its GPU and it is on {device}; or use "gloo"')
-        return Team(rank, ranks, self.shards, self.timeout, device)
 
 
 class Team:
@@ -85,7 +35,7 @@ class Team:
         ranks: R.
         shards: how many ranks share a chain.
         timeout: seconds to wait for the others.
-        device: where the model is.
+        device: where a message starts that is not a sum.
     """
 
     def __init__(
@@ -224,13 +174,13 @@ class Team:
             return list(mine)
         if not self.leader:
             for state in mine:
-                flat = pack(state)
+                flat = pack(state).to(self._device)
                 self._talk(functools.partial(dist.send, flat, dst=0, group=self._all))
             return list(mine)
         return [mine[c // self.groups] if c % self.groups == 0 else self._receive(mine[0], c) for c in range(chains)]
 
     def _receive(self, like: T, chain: int) -> T:
-        flat = torch.empty_like(pack(like))
+        flat = torch.empty_like(pack(like), device=self._device)
         source = chain % self.groups * self.shards
         self._talk(lambda: dist.recv(flat, src=source, group=self._all))
         return unpack(flat, like)
@@ -267,14 +217,3 @@ class Team:
 
 
 ALONE = Team()
-
-
-def _place() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise SettingError(
-            f"`parallel`: this is one of {os.environ['WORLD_SIZE']} processes of torchrun, but there is no process "
-            "group; call torch.distributed.init_process_group() before the tuner is made"
-        )
-    return 0, 1
