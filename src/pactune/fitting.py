@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pactune.callbacks import Callback
 from pactune.data import Source, as_source
-from pactune.engine import Lane, Outcome, Plan
+from pactune.engine import Engine, Job, Lane, Outcome, Plan, run_round
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
@@ -25,6 +26,10 @@ __all__ = ["Choice", "Fit", "FitSettings", "Keep"]
 
 Keep = Literal["last", "best-objective"]
 KEEP: tuple[Keep, ...] = ("last", "best-objective")
+T = TypeVar("T")
+Rounds = Generator[Job, Outcome, T]
+"""Code that asks for rounds, is given their outcomes, and returns a T. Who runs the rounds decides how."""
+PLAIN = ValidationRisk()
 
 
 class Choice(NamedTuple):
@@ -77,6 +82,21 @@ class Kept(NamedTuple):
         return cls(step, lane.lead.params, lane.lead.buffers, hyper)
 
 
+def drive(rounds: Rounds[T], engine: Engine) -> T:
+    """Run every round that is asked for; whatever happens in one happens where it was asked for."""
+    try:
+        job = next(rounds)
+        while True:
+            try:
+                outcome = run_round(job, engine)
+            except BaseException as error:
+                job = rounds.throw(error)
+            else:
+                job = rounds.send(outcome)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 class Fit:
     """One run at one ζ."""
 
@@ -93,6 +113,10 @@ class Fit:
 
     def run(self) -> Result:
         """Run to the end, to convergence, to Ctrl-C or to divergence; in each case there is a result."""
+        return drive(self.rounds(), self.tuner.engine)
+
+    def rounds(self) -> Rounds[Result]:
+        """Do the same, and leave it to the caller to run the rounds."""
         with self.tuner.problem.training_mode():
             self.tuner.prepare(self.plan.zeta if self._relative is None else 1.0)
             self.tuner.check_ranks(
@@ -102,7 +126,7 @@ class Fit:
                 saved = recorder.load(self.tuner.problem.device)
                 if saved is not None:
                     self._load_state(saved)
-                status, failure = self._loop(resumed=saved is not None)
+                status, failure = yield from self._loop(resumed=saved is not None)
                 result = self._result(status)
                 recorder.end(**_ending(result, failure))
         for listener in self.settings.callbacks:
@@ -111,12 +135,12 @@ class Fit:
             raise DivergenceError(str(failure), result) from failure
         return result
 
-    def _loop(self, *, resumed: bool) -> tuple[Status, DivergenceError | None]:
+    def _loop(self, *, resumed: bool) -> Rounds[tuple[Status, DivergenceError | None]]:
         begun = time.perf_counter() - (self.rows[-1]["seconds"] if self.rows else 0.0)
         try:
             self._begin(resumed=resumed)
             while len(self.rows) < self.settings.outer_steps and not self._converged():
-                stop = self._asked_to_stop(self._outer_step(begun))
+                stop = self._asked_to_stop((yield from self._outer_step(begun)))
                 self.settings.recorder.save(self._state)
                 if stop:
                     return "completed", None
@@ -148,21 +172,23 @@ class Fit:
             stop = True
         return self.tuner.team.any(stop)
 
-    def _outer_step(self, begun: float) -> Row:
+    def _outer_step(self, begun: float) -> Rounds[Row]:
         tuner, problem = self.tuner, self.tuner.problem
         if tuner.move_hyper():
             for listener in self.settings.callbacks:
                 listener.on_hyper_step(tuner)
         hyper = clone(problem.hyperparameters())
         try:
-            outcome = tuner.lane.run(self.plan, problem.hyperparameters(), tuner.online_step if tuner.online else None)
+            on_step = tuner.online_step if tuner.online else None
+            outcome = yield tuner.lane.job(self.plan, problem.hyperparameters(), on_step)
+            tuner.lane.take(outcome)
             self._resolve(outcome)
             value, length = tuner.measure(outcome, self.plan.zeta)
         except BaseException:
             problem.load_hyper(hyper)
             raise
         tuner.set_pending(outcome.gradient(self.plan.zeta))
-        self.plain.follow(tuner.lane)
+        yield from self.plain.follow(tuner.lane)
         tuner.publish(tuner.lane)
         row: Row = {
             "outer_step": tuner.lane.rounds,
@@ -281,7 +307,7 @@ class _PlainRun:
         self.rows: list[Row] = []
         self.kept: Kept | None = None
 
-    def follow(self, tuned: Lane) -> None:
+    def follow(self, tuned: Lane) -> Rounds[None]:
         """Make one more outer step, unless there were enough; the first round of an offline run is shared."""
         if len(self.rows) >= self._steps:
             return
@@ -289,7 +315,7 @@ class _PlainRun:
         if tuned.rounds == 1 and not tuner.online:
             self._lane.follow(tuned)
         else:
-            self._lane.run(self._plan, start)
+            self._lane.take((yield self._lane.job(self._plan, start)))
         present = clone(problem.hyperparameters())
         problem.load_hyper(start)
         row: Row = {"outer_step": self._lane.rounds}
@@ -322,7 +348,7 @@ def _ending(result: Result, failure: DivergenceError | None) -> Row:
 
 
 def _without_path(plan: Plan) -> Plan:
-    return replace(plan, trajectory=replace(plan.trajectory, objective=ValidationRisk()), derivatives=False)
+    return replace(plan, trajectory=replace(plan.trajectory, objective=PLAIN), derivatives=False)
 
 
 def evaluations(tuner: Tuner, test: Source | None) -> Row:

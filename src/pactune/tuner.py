@@ -15,7 +15,7 @@ from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
-from pactune.engine import Initial, Lane, Outcome, Plan, World, consumes_randomness
+from pactune.engine import Engine, Initial, Lane, Outcome, Plan, World, as_engine, consumes_randomness
 from pactune.errors import DivergenceError, SettingError, warn_user
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
@@ -60,6 +60,9 @@ class Tuner:
         seed: of all mini-batches, noise and draws of θ_0. No global seed is touched.
         initial: P_0, a function from a `torch.Generator` to a dict of parameters. By default a single chain without
             restart starts at the model's present parameters; otherwise the modules' `reset_parameters` are used.
+        path_stride: measure Δ_t at every so many steps only, from a random first one, and rescale the sum; unbiased.
+        engine: how inner steps are run: "auto", "eager", "traced", "compiled", "captured", or an engine with settings
+            of its own.
         parallel: `Parallel()` spreads the chains over the ranks of `torch.distributed`, `Parallel(shards=s)` the rows
             of each mini-batch too. None runs by itself, whatever other processes do.
 
@@ -96,6 +99,8 @@ class Tuner:
         online: bool = False,
         seed: int = 0,
         initial: Initial | None = None,
+        path_stride: int = 1,
+        engine: str | Engine = "auto",
         parallel: Parallel | None = None,
     ) -> None:
         self.problem = problem
@@ -106,7 +111,9 @@ class Tuner:
         self.risk_estimator = hypergradient if hypergradient is not None else Truncated(1)
         self.path_estimator = path_hypergradient if path_hypergradient is not None else Truncated(0)
         self.restart, self.online, self.initial = restart, online, initial
+        self.path_stride = path_stride
         self._check_settings()
+        self.engine = as_engine(engine, problem)
         self.team = _team(parallel, chains, problem.device)
         self.start_hyper = clone(problem.hyperparameters())
         self._pending = False
@@ -133,7 +140,7 @@ class Tuner:
         with self.team.session(), self.problem.training_mode():
             self.prepare(plan.zeta)
             self.check_ranks()
-            outcome = self.lane.run(plan, self.problem.hyperparameters())
+            outcome = self.lane.run(plan, self.problem.hyperparameters(), engine=self.engine)
         value, _ = self.measure(outcome, plan.zeta)
         self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
@@ -224,6 +231,8 @@ class Tuner:
             online=self.online,
             seed=self.seed,
             initial=self.initial,
+            path_stride=self.path_stride,
+            engine=self.engine,
         )
         twin.team = self.team
         return twin
@@ -268,7 +277,14 @@ class Tuner:
         """Return how a round is run at ζ."""
         default = self.objective.default_hyper(self.start_hyper) if self.objective.compares_default else None
         trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic, default, self.team)
-        return Plan(trajectory, self.inner_steps, zeta, self.risk_estimator, self.path_estimator)
+        return Plan(
+            trajectory,
+            self.inner_steps,
+            zeta,
+            self.risk_estimator,
+            self.path_estimator,
+            path_stride=self.path_stride if self.objective.has_path else 1,
+        )
 
     def prepare(self, zeta: float) -> None:
         """Check, before the first round, that all can be differentiated."""
@@ -388,7 +404,11 @@ class Tuner:
     def _check_settings(self) -> None:
         if not isinstance(self.problem, Problem):
             raise SettingError(f"`problem` must be a Problem, got {type(self.problem).__name__}")
-        for name, value in (("inner_steps", self.inner_steps), ("chains", self.chains)):
+        for name, value in (
+            ("inner_steps", self.inner_steps),
+            ("chains", self.chains),
+            ("path_stride", self.path_stride),
+        ):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SettingError(f"`{name}` must be a whole number ≥ 1, got {value!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):

@@ -122,6 +122,7 @@ SAME: dict[str, Callable[[bool], Found]] = {
     "chains, unevenly spread": chains(chains=3, restart=False, batch_size=5),
     "chains, online": chains(chains=3, online=True, restart=False),
     "chains, dropout": chains(model=nn.Sequential(mlp(), nn.Dropout(0.2)), chains=2),
+    "chains, traced": chains(engine="traced", path_stride=2),
     "chains, auto": chains(objective=pt.PACBayes(zeta=pt.AutoZeta(folds=2, fractions=(1.0,))), chains=2, inner_steps=2),
     "chains, own loop": own_loop,
     "shards": shards(),
@@ -133,6 +134,7 @@ SAME: dict[str, Callable[[bool], Found]] = {
         path_hypergradient=T(3), hypergradient=T(3), inner=pt.SGD(0.1, momentum=0.5), batch_size=5
     ),
     "shards, windows": shards(path_hypergradient=W(3), hypergradient=W(3), inner=pt.Adam(0.05)),
+    "shards, traced and stride": shards(engine="traced", path_stride=2, path_hypergradient=T(1)),
     "shards, online": shards(online=True, batch_size=5),
     "shards, example weights": shards(hyper=example_weights, batch_size=5),
     "shards, example weights, K = 1": shards(hyper=example_weights, path_hypergradient=T(1)),

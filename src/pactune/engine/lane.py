@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pactune.engine.eager import Outcome, Plan, run_round
+from pactune.engine.base import Engine
+from pactune.engine.plan import Job, OnStep, Outcome, Plan
+from pactune.engine.rounds import run_round
 from pactune.engine.world import World
-from pactune.hypergradient.trajectory import InnerState
+from pactune.hypergradient.trajectory import InnerState, Tick
 from pactune.parallel import ALONE, Team
 from pactune.trees import Params
 
@@ -41,17 +42,28 @@ class Lane:
     team: Team = ALONE
     lead: InnerState | None = None
 
-    def run(self, plan: Plan, hyper: Params, on_step: Callable[[Params], None] | None = None) -> Outcome:
+    def run(self, plan: Plan, hyper: Params, on_step: OnStep | None = None, engine: Engine | None = None) -> Outcome:
         """Run one round; a round that is interrupted leaves the lane as it was."""
+        outcome = run_round(self.job(plan, hyper, on_step), engine)
+        self.take(outcome)
+        return outcome
+
+    def job(self, plan: Plan, hyper: Params, on_step: OnStep | None = None) -> Job:
+        """Return the next round."""
         states, drawn = self._starts(hyper)
         first = self.rounds * plan.inner_steps
+        phase = self.world.streams.key("stride", self.rounds) % plan.path_stride
         mine = self.team.mine(self.chains)
-        outcome = run_round(
-            plan, states, hyper, lambda t: self.world.ticks(first + t, self.chains, mine), drawn=drawn, on_step=on_step
-        )
+
+        def ticks(t: int) -> list[Tick]:
+            return self.world.ticks(first + t, self.chains, mine)
+
+        return Job(plan, states, hyper, ticks, drawn, on_step, phase)
+
+    def take(self, outcome: Outcome) -> None:
+        """Go where a round has led."""
         lead = self.team.from_leader(outcome.states[0]._replace(slots={}))
         self.states, self.lead, self.rounds = outcome.states, lead, self.rounds + 1
-        return outcome
 
     def follow(self, other: Lane) -> None:
         """Go where another lane is."""

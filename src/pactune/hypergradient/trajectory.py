@@ -5,7 +5,7 @@ Every estimator is written on these functions alone; engines decide when they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.data import Batch
-from pactune.dynamics.base import Dynamics, Slots, StepInputs
+from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
 from pactune.errors import GradientError
 from pactune.objectives.base import Objective, PathContext
 from pactune.parallel import ALONE, Team, collect, share, spread
@@ -37,12 +37,22 @@ class InnerState(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """The outside world at one inner step: mini-batches, noise, and the seeds of stochastic forwards."""
+    """The outside world at one inner step.
+
+    Attributes:
+        train: the mini-batch S_T^(t).
+        valid: the mini-batch S_V^(t).
+        noise: ξ_t, for dynamics that want it.
+        keys: the seeds of stochastic forwards, None where nothing is stochastic.
+        numbers: the dynamics' numbers of this step as tensors, where steps are recorded once and run many times; None
+            computes them from the step count.
+    """
 
     train: Batch
     valid: Batch
     noise: Params | None
     keys: tuple[int, int] | None
+    numbers: Mapping[str, Number] | None = None
 
 
 class Record(NamedTuple):
@@ -124,7 +134,7 @@ class Trajectory:
             return Observation(gradient, buffers)
         second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
         with torch.set_grad_enabled((by_hyper or by_params) and not closed):
-            context = self._context(state, self._factors(params, lambdas))
+            context = self._context(state, tick, self._factors(params, lambdas))
             train, valid = self._compared(gradient, second, params, lambdas)
         measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
         detached = _plain(gradient)
@@ -142,6 +152,13 @@ class Trajectory:
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
         named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
         return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
+
+    def look(self, state: InnerState, hyper: Params, tick: Tick) -> Observation:
+        """Return ∇R_T(θ_t) alone, where q_t is not measured."""
+        buffers = clone(state.buffers)
+        return Observation(
+            _plain(self._train_gradient(leaves(state.params), hyper, buffers, tick, graph=False)), buffers
+        )
 
     # Moving
 
@@ -190,11 +207,14 @@ class Trajectory:
 
     # The risk at θ_T
 
-    def final_risk(self, state: InnerState, hyper: Params, *, key: int | None = None) -> ValueAndGradient:
+    def final_risk(
+        self, state: InnerState, hyper: Params, *, key: int | None = None, derivatives: bool = True
+    ) -> ValueAndGradient:
         """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives."""
         source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
         risk = self.problem.valid_risk if self.objective.risk_of == "valid" else self.problem.train_risk
-        params, lambdas = leaves(state.params), leaves(hyper)
+        wanted = leaves if derivatives else _plain
+        params, lambdas = wanted(state.params), wanted(hyper)
         value, rows = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device), 0
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
@@ -297,8 +317,11 @@ class Trajectory:
     def _factors(self, params: Params, hyper: Params) -> Params:
         return self.problem.learning_rates(params, hyper) if self.problem.has_learning_rates else {}
 
-    def _context(self, state: InnerState, factors: Params) -> PathContext:
-        eta = self.dynamics.learning_rate(state.step)
+    def _numbers(self, state: InnerState, tick: Tick) -> Mapping[str, Number]:
+        return self.dynamics.numbers(state.step) if tick.numbers is None else tick.numbers
+
+    def _context(self, state: InnerState, tick: Tick, factors: Params) -> PathContext:
+        eta = self._numbers(state, tick)["lr"]
         return PathContext(eta, factors, self.problem.train.rows, self.problem.valid.rows)
 
     def _move(
@@ -306,7 +329,7 @@ class Trajectory:
     ) -> tuple[Params, Slots]:
         penalty = (lambda at: self.problem.penalty_gradient(at, hyper)) if self.problem.has_penalty else None
         factors = self._factors(state.params, hyper)
-        inputs = StepInputs(gradient, penalty, factors, tick.noise, state.step)
+        inputs = StepInputs(gradient, penalty, factors, tick.noise, self._numbers(state, tick))
         return dynamics.step(state.params, state.slots, inputs)
 
     def _seed(self, key: int | None) -> None:

@@ -29,7 +29,7 @@ class PathContext(NamedTuple):
         valid_rows: n_V.
     """
 
-    learning_rate: float
+    learning_rate: float | Tensor
     factors: Params
     train_rows: int
     valid_rows: int
