@@ -18,8 +18,7 @@ from pactune.data import Batch
 from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
 from pactune.errors import GradientError
 from pactune.objectives.base import Objective, PathContext
-from pactune.parallel import ALONE, Team, collect, share, spread
-from pactune.parallel.packing import flatten, unflatten
+from pactune.parallel import ALONE, Team, collect, share, spread, sum_trees
 from pactune.problem import Problem
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, leaves, split, zeros_like
@@ -219,24 +218,16 @@ class Trajectory:
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
             self._seed(key)
-            own, weight = share(batch, self.team.shard, self.team.shards) if self.team.shards > 1 else (batch, 1.0)
+            own, weight = share(batch, self.team.shard, self.team.shards)
             with torch.enable_grad():
                 part = weight * batch.rows * risk(params, lambdas, clone(state.buffers), own)
             found_params, found_hyper = _vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
-        value, by_params, by_hyper = self._summed(value, by_params, by_hyper)
+        whole, by_params, by_hyper = sum_trees(self.team, {"": value}, by_params, by_hyper)
         return ValueAndGradient(
-            value / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
+            whole[""] / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
         )
-
-    def _summed(self, value: Tensor, by_params: Params, by_hyper: Params) -> tuple[Tensor, Params, Params]:
-        """Return the sums over the ranks that share the mini-batches, in one message."""
-        if self.team.shards == 1:
-            return value, by_params, by_hyper
-        flat = self.team.sum_shards(flatten({"": value}, by_params, by_hyper))
-        size = sum(g.numel() for g in by_params.values())
-        return flat[0], unflatten(flat[1 : 1 + size], by_params), unflatten(flat[1 + size :], by_hyper)
 
     def train_hessian_product(self, state: InnerState, hyper: Params, tick: Tick) -> Callable[[Params], Params]:
         """Return v ↦ ∇²_θ R_T v at θ, penalty included, and keep one graph for all products."""

@@ -22,7 +22,7 @@ from pactune.parallel.team import Team
 from pactune.problem import Problem
 from pactune.trees import Params, clone, split
 
-__all__ = ["check_shards", "collect", "share", "spread"]
+__all__ = ["check_shards", "collect", "share", "spread", "sum_trees"]
 
 Risk = Callable[[Params, Params, Params, Batch], Tensor]
 
@@ -38,6 +38,8 @@ def share(batch: Batch, shard: int, shards: int) -> tuple[Batch, float]:
     Raises:
         DataError: the rows of the mini-batch cannot be told apart.
     """
+    if shards == 1:
+        return batch, 1.0
     first, last = shard * batch.rows // shards, (shard + 1) * batch.rows // shards
     rows = slice(first, last) if last > first else slice(0, 1)
 
@@ -64,6 +66,15 @@ def collect(team: Team, parts: Params) -> Params:
     """Return the sum over the ranks of their parts of a gradient, differentiable to any order."""
     found = cast(tuple[Tensor, ...], _Collect.apply(team, *parts.values()))  # type: ignore[no-untyped-call]
     return split(found, parts)[0]
+
+
+def sum_trees(team: Team, *trees: Params) -> list[Params]:
+    """Return the sums over the ranks in one message, without a derivative."""
+    if team.shards == 1:
+        return list(trees)
+    flat = team.sum_shards(flatten(*trees))
+    parts = torch.split(flat, [sum(value.numel() for value in tree.values()) for tree in trees])
+    return [unflatten(part, tree) for part, tree in zip(parts, trees, strict=True)]
 
 
 class _Spread(torch.autograd.Function):
