@@ -32,6 +32,7 @@ LAYERS = [
     {"fitting"},
     {"auto"},
     {"tuner"},
+    {"grid"},
     {"check", "testing"},
     {"monitor"},
     {"privacy"},

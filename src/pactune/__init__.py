@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         RunFolderError,
         SettingError,
     )
+    from pactune.grid import GridResult, fit_grid
     from pactune.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.hypergradient import (
         ConjugateGradient,
@@ -95,6 +96,7 @@ _HOMES = {
     "pactune.problem": ["Problem"],
     "pactune.provenance": ["Provenance"],
     "pactune.result": ["Result"],
+    "pactune.grid": ["GridResult", "fit_grid"],
     "pactune.tuner": ["ObjectiveValue", "Tuner"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -114,6 +116,7 @@ __all__ = [
     "Flatness",
     "ForwardMode",
     "GradientError",
+    "GridResult",
     "HyperDrift",
     "Identity",
     "Implicit",
@@ -141,6 +144,7 @@ __all__ = [
     "Windowed",
     "certify",
     "check_hypergradient",
+    "fit_grid",
 ]
 
 

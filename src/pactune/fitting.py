@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pactune.callbacks import Callback
 from pactune.data import Source, as_source
-from pactune.engine import Engine, Job, Lane, Outcome, Plan, run_round
+from pactune.engine import Job, Lane, Outcome, Plan, Runner
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
 from pactune.result import Result, Row, Status
 from pactune.tracking.fingerprint import describe_run
 from pactune.tracking.recorder import Recorder
-from pactune.trees import Params, clone, norm
+from pactune.trees import Params, clone, norm, scale
 from pactune.verdict import judge_run
 
 if TYPE_CHECKING:
@@ -82,19 +83,35 @@ class Kept(NamedTuple):
         return cls(step, lane.lead.params, lane.lead.buffers, hyper)
 
 
-def drive(rounds: Rounds[T], engine: Engine) -> T:
-    """Run every round that is asked for; whatever happens in one happens where it was asked for."""
-    try:
-        job = next(rounds)
-        while True:
-            try:
-                outcome = run_round(job, engine)
-            except BaseException as error:
-                job = rounds.throw(error)
-            else:
-                job = rounds.send(outcome)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
+    """Run several runs in step: of the rounds they ask for, those of one kind together.
+
+    Whatever happens in a round happens where it was asked for.
+    """
+    ended: dict[int, T] = {}
+    waiting: dict[int, Job] = {}
+
+    def go_on(index: int, step: Callable[[], Job]) -> None:
+        try:
+            waiting[index] = step()
+        except StopIteration as end:
+            ended[index] = end.value
+
+    for index, run in enumerate(runs):
+        go_on(index, partial(next, run))
+    while waiting:
+        tuned = [index for index, job in waiting.items() if job.plan.derivatives]
+        group = tuned or list(waiting)
+        jobs = [waiting.pop(index) for index in group]
+        try:
+            outcomes = runner.run(jobs)
+        except BaseException as error:
+            for index in group:
+                go_on(index, partial(runs[index].throw, error))
+        else:
+            for index, outcome in zip(group, outcomes, strict=True):
+                go_on(index, partial(runs[index].send, outcome))
+    return [ended[index] for index in range(len(runs))]
 
 
 class Fit:
@@ -113,7 +130,7 @@ class Fit:
 
     def run(self) -> Result:
         """Run to the end, to convergence, to Ctrl-C or to divergence; in each case there is a result."""
-        return drive(self.rounds(), self.tuner.engine)
+        return drive([self.rounds()], self.tuner.runner)[0]
 
     def rounds(self) -> Rounds[Result]:
         """Do the same, and leave it to the caller to run the rounds."""
@@ -179,7 +196,7 @@ class Fit:
                 listener.on_hyper_step(tuner)
         hyper = clone(problem.hyperparameters())
         try:
-            on_step = tuner.online_step if tuner.online else None
+            on_step = self._online_step if tuner.online else None
             outcome = yield tuner.lane.job(self.plan, problem.hyperparameters(), on_step)
             tuner.lane.take(outcome)
             self._resolve(outcome)
@@ -203,6 +220,9 @@ class Fit:
         self.rows.append(row)
         self._keep(clone(problem.hyperparameters()) if tuner.online else hyper)
         return row
+
+    def _online_step(self, gradient: Params) -> None:
+        self.tuner.online_step(scale(self.plan.zeta, gradient))
 
     def _resolve(self, outcome: Outcome) -> None:
         """Fix a relative ζ in the first outer step: at ζ* both parts of the gradient are equally long."""

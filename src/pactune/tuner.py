@@ -15,7 +15,7 @@ from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
-from pactune.engine import Engine, Initial, Lane, Outcome, Plan, World, as_engine, consumes_randomness
+from pactune.engine import Engine, Initial, Lane, Outcome, Plan, Runner, World, as_engine, consumes_randomness
 from pactune.errors import DivergenceError, SettingError, warn_user
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
@@ -113,7 +113,7 @@ class Tuner:
         self.restart, self.online, self.initial = restart, online, initial
         self.path_stride = path_stride
         self._check_settings()
-        self.engine = as_engine(engine, problem)
+        self.runner = Runner(as_engine(engine, problem))
         self.team = _team(parallel, chains, problem.device)
         self.start_hyper = clone(problem.hyperparameters())
         self._pending = False
@@ -140,7 +140,8 @@ class Tuner:
         with self.team.session(), self.problem.training_mode():
             self.prepare(plan.zeta)
             self.check_ranks()
-            outcome = self.lane.run(plan, self.problem.hyperparameters(), engine=self.engine)
+            (outcome,) = self.runner.run([self.lane.job(plan, self.problem.hyperparameters())])
+            self.lane.take(outcome)
         value, _ = self.measure(outcome, plan.zeta)
         self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
@@ -198,23 +199,26 @@ class Tuner:
         runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
         progress = progress if self.team.leader else False
         with self.team.session(), progress_for(progress, total=outer_steps * runs) as shown:
-            settings = replace(settings, recorder=self._recorder(settings, run_dir, resume=resume))
+            settings = self.recorded(settings, run_dir, resume=resume)
             if isinstance(rule, AutoZeta):
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
 
-    def _recorder(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> Recorder:
+    def recorded(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> FitSettings:
+        """Return the settings of a fit that is recorded in `run_dir`."""
         if run_dir is None:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
-            return Recorder()
+            return settings
         if not isinstance(run_dir, (str, Path)):
             raise SettingError(f"`run_dir` must be a path or None, got {run_dir!r}")
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
-        if not self.team.leader:
-            return SharedRecorder(Recorder(), self.team)
-        own = FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
-        return own if self.team.ranks == 1 else SharedRecorder(own, self.team)
+        if self.team.leader:
+            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+            recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
+        else:
+            recorder = SharedRecorder(Recorder(), self.team)
+        return replace(settings, recorder=recorder)
 
     def on(self, problem: Problem) -> Tuner:
         """Return a tuner with the same settings on another problem with the same modules, at its start."""
@@ -232,7 +236,7 @@ class Tuner:
             seed=self.seed,
             initial=self.initial,
             path_stride=self.path_stride,
-            engine=self.engine,
+            engine=self.runner.engine,
         )
         twin.team = self.team
         return twin
@@ -276,7 +280,9 @@ class Tuner:
     def plan(self, zeta: float) -> Plan:
         """Return how a round is run at ζ."""
         default = self.objective.default_hyper(self.start_hyper) if self.objective.compares_default else None
-        trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic, default, self.team)
+        trajectory = Trajectory(
+            self.problem, self.inner, self.objective, self.world.stochastic, default, team=self.team
+        )
         return Plan(
             trajectory,
             self.inner_steps,

@@ -123,6 +123,7 @@ SAME: dict[str, Callable[[bool], Found]] = {
     "chains, online": chains(chains=3, online=True, restart=False),
     "chains, dropout": chains(model=nn.Sequential(mlp(), nn.Dropout(0.2)), chains=2),
     "chains, traced": chains(engine="traced", path_stride=2),
+    "chains, stacked online": chains(engine="traced", chains=3, online=True, restart=False),
     "chains, auto": chains(objective=pt.PACBayes(zeta=pt.AutoZeta(folds=2, fractions=(1.0,))), chains=2, inner_steps=2),
     "chains, own loop": own_loop,
     "shards": shards(),

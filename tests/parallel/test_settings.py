@@ -53,6 +53,16 @@ def test_a_tuner_of_several_ranks_is_not_checked(make: Callable[..., pt.Tuner]) 
         pt.check_hypergradient(tuner)
 
 
+def test_a_grid_runs_in_one_process(make: Callable[..., pt.Tuner]) -> None:
+    def build(seed: int) -> pt.Tuner:
+        tuner = make(seed=seed)
+        tuner.team = Team(rank=0, ranks=2)
+        return tuner
+
+    with pytest.raises(pt.SettingError, match="without `parallel`"):
+        pt.fit_grid(build, {"seed": [0, 1]}, outer_steps=1)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 5, 8])
 @pytest.mark.parametrize("shards", [2, 3, 4])
 def test_every_row_counts_once(rows: int, shards: int) -> None:

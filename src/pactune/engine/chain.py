@@ -62,7 +62,8 @@ class Chain:
         self.plan, self._phase = plan, phase
         self._tape = Tape(hyper, plan.memory, drawn)
         self._state = state
-        self._total = torch.zeros((), dtype=plan.trajectory.problem.dtype, device=plan.trajectory.problem.device)
+        problem = plan.trajectory.problem
+        self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
         self._risk_side: Running | None = None
         self._path_side: Running | None = None
         if plan.derivatives:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pactune.engine.base import Engine
+from pactune.engine.eager import Eager
 from pactune.engine.plan import Job, OnStep, Outcome, Plan
-from pactune.engine.rounds import run_round
+from pactune.engine.runner import Runner
 from pactune.engine.world import World
 from pactune.hypergradient.trajectory import InnerState, Tick
 from pactune.parallel import ALONE, Team
+from pactune.streams import Streams
 from pactune.trees import Params
 
 __all__ = ["Lane"]
@@ -44,7 +46,7 @@ class Lane:
 
     def run(self, plan: Plan, hyper: Params, on_step: OnStep | None = None, engine: Engine | None = None) -> Outcome:
         """Run one round; a round that is interrupted leaves the lane as it was."""
-        outcome = run_round(self.job(plan, hyper, on_step), engine)
+        (outcome,) = Runner(engine or Eager()).run([self.job(plan, hyper, on_step)])
         self.take(outcome)
         return outcome
 
@@ -52,7 +54,7 @@ class Lane:
         """Return the next round."""
         states, drawn = self._starts(hyper)
         first = self.rounds * plan.inner_steps
-        phase = self.world.streams.key("stride", self.rounds) % plan.path_stride
+        phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # of no seed, so that many runs share it
         mine = self.team.mine(self.chains)
 
         def ticks(t: int) -> list[Tick]:

@@ -25,7 +25,7 @@ class Plan:
     Attributes:
         trajectory: the pure functions.
         inner_steps: T.
-        zeta: ζ as a number; only the online algorithm uses it inside a round.
+        zeta: ζ as a number; a round itself does not depend on it.
         risk_estimator: how the risk at θ_T is differentiated.
         path_estimator: how the regularizer is differentiated.
         derivatives: False runs and measures without any λ-derivative.
@@ -66,7 +66,7 @@ class Job(NamedTuple):
         hyper: λ, sharing memory with the hyper module when `on_step` changes it.
         ticks: what every chain meets at step t of the round.
         drawn: the draws from P_0 when the chains start anew.
-        on_step: the online algorithm: called with the λ-derivative of ζ‖Δ_t‖, it may move λ in place.
+        on_step: the online algorithm: called with the λ-derivative of ‖Δ_t‖, it may move λ in place.
         phase: the first step at which Δ_t is measured, below the stride.
     """
 

@@ -73,9 +73,9 @@ class _Round:
 
 
 def _online_gradient(plan: Plan, seen: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
-    """Return the mean over chains of ζ∇_λ‖Δ_t‖ (Algorithm C.2); 0 where Δ_t = 0."""
+    """Return the mean over chains of ∇_λ‖Δ_t‖ (Algorithm C.2); 0 where Δ_t = 0."""
     parts = [
-        scale(plan.zeta * plan.path_stride * half_inverse_root(summand), gradient)
+        scale(plan.path_stride * half_inverse_root(summand), gradient)
         if summand is not None and gradient is not None
         else zeros_like(hyper)
         for summand, gradient in seen

@@ -75,6 +75,15 @@ class Outside(NamedTuple):
     noise: list[Params]
     numbers: dict[str, Tensor]
 
+    def single(self, t: int) -> Outside:
+        """Return what one of the steps meets."""
+        return Outside(
+            [self.train[t % len(self.train)]],
+            [self.valid[t % len(self.valid)]],
+            self.noise[t : t + 1],
+            {name: column[t : t + 1] for name, column in self.numbers.items()},
+        )
+
     def ticks(self, steps: int) -> list[Tick]:
         """Return what every step meets."""
         columns = {name: column.unbind() for name, column in self.numbers.items()}
@@ -168,9 +177,8 @@ class Segment:
         moved = trajectory.advance(state, hyper, tick, seen)
         return Carry(moved._replace(step=state.step), total, sums)  # the count lives outside
 
-    def matches(self, trajectory: Trajectory, measured: tuple[bool, ...], *, derived: bool) -> bool:
-        """Whether this is the function of these pure functions and settings."""
-        own = self.trajectory
-        same = own.problem is trajectory.problem and own.dynamics == trajectory.dynamics
-        same = same and own.objective is trajectory.objective and own.default_hyper is trajectory.default_hyper
-        return same and self.measured == measured and self.derived == derived
+    def same(self, other: Segment) -> bool:
+        """Whether another segment is the same function."""
+        a, b = self.trajectory, other.trajectory
+        same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
+        return same and a.dynamics == b.dynamics and self.measured == other.measured and self.derived == other.derived

@@ -14,7 +14,7 @@ from pactune.engine.chain import Carry
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
 from pactune.trees import Params
 
-__all__ = ["Compiled", "Traced"]
+__all__ = ["Compiled", "Program", "Traced", "as_flat", "trace"]
 
 Program = Callable[..., Sequence[Tensor]]
 MOST_RECORDINGS = 16  # of different shapes and settings, kept by one engine
@@ -92,10 +92,10 @@ class Traced(Engine):
     ) -> Program | None:
         plan = track.chain.plan
         trajectory, derived = plan.trajectory, bool(plan.derivatives and plan.trajectory.objective.has_path)
-        for found in self._recordings:
-            if found.shapes == shapes and found.segment.matches(trajectory, measured, derived=derived):
-                return found.program
         segment = Segment(trajectory, measured, derived=derived)
+        for found in self._recordings:
+            if found.shapes == shapes and found.segment.same(segment):
+                return found.program
         program = self._record(segment, shapes, example)
         self._recordings = [*self._recordings[1 - MOST_RECORDINGS :], Recording(segment, shapes, program)]
         return program
@@ -103,7 +103,7 @@ class Traced(Engine):
     def _record(self, segment: Segment, shapes: tuple[Shape, ...], example: Flat) -> Program | None:
         function = as_flat(segment, shapes)
         try:
-            graph = _cleaned(make_fx(function)(*example))
+            graph = trace(function, example)
             program = self._build(graph, example, len(segment.measured))
             with torch.no_grad():
                 found = program(*example)
@@ -167,8 +167,9 @@ def _first_reason(tracks: Sequence[Track]) -> str | None:
     return next((reason for track in tracks if (reason := refusal(track))), None)
 
 
-def _cleaned(graph: fx.GraphModule) -> fx.GraphModule:
-    """Take out what only autograd needed."""
+def trace(function: Callable[..., list[Tensor]], example: Flat) -> fx.GraphModule:
+    """Record the tensor operations of a function, without what only autograd needed."""
+    graph = make_fx(function)(*example)
     for node in list(graph.graph.nodes):
         if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])

@@ -5,8 +5,8 @@ Every estimator is written on these functions alone; engines decide when they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,6 +106,7 @@ class Trajectory:
         stochastic: whether forwards draw random numbers and have to be seeded step by step.
         default_hyper: λ0, for an objective that compares with it.
         team: the ranks of the run, of which some may share every mini-batch.
+        side: a CUDA stream on which the second gradient of a step runs beside the first.
     """
 
     problem: Problem
@@ -114,6 +115,7 @@ class Trajectory:
     stochastic: bool = False
     default_hyper: Params | None = None
     team: Team = ALONE
+    side: torch.cuda.Stream | None = None
 
     # Measuring at θ_t
 
@@ -128,10 +130,13 @@ class Trajectory:
         closed = by_hyper and not by_params and self.problem.has_penalty_vjp
         params, lambdas = leaves(state.params), leaves(hyper) if by_hyper and not closed else hyper
         buffers = clone(state.buffers)
-        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
         if not self.objective.has_path:
-            return Observation(gradient, buffers)
-        second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
+            return Observation(self._train_gradient(params, lambdas, buffers, tick, graph=graph), buffers)
+        with _beside(self.side):
+            second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
+        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
         with torch.set_grad_enabled((by_hyper or by_params) and not closed):
             context = self._context(state, tick, self._factors(params, lambdas))
             train, valid = self._compared(gradient, second, params, lambdas)
@@ -214,7 +219,7 @@ class Trajectory:
         risk = self.problem.valid_risk if self.objective.risk_of == "valid" else self.problem.train_risk
         wanted = leaves if derivatives else _plain
         params, lambdas = wanted(state.params), wanted(hyper)
-        value, rows = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device), 0
+        value, rows = torch.zeros(self.problem.runs, dtype=self.problem.dtype, device=self.problem.device), 0
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
             self._seed(key)
@@ -335,7 +340,8 @@ def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
             "a loss does not depend on the model's parameters; compute it from the model's output as a tensor, "
             "without .item(), .detach() or no_grad()"
         )
-    found = torch.autograd.grad(risk, list(params.values()), create_graph=graph, allow_unused=True)
+    whole = risk.sum() if risk.ndim else risk  # the risks of many runs do not depend on each other
+    found = torch.autograd.grad(whole, list(params.values()), create_graph=graph, allow_unused=True)
     return split(found, params)[0]
 
 
@@ -358,6 +364,17 @@ def _plain(tree: Params) -> Params:
 
 def _without_graph(context: PathContext) -> PathContext:
     return context._replace(factors=_plain(context.factors))
+
+
+@contextmanager
+def _beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run on a stream that starts where the present one is."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
 
 
 def _second_order(graph: bool) -> AbstractContextManager[None]:
