@@ -32,8 +32,9 @@ def share(batch: Batch, shard: int, shards: int) -> tuple[Batch, float]:
 
     A rank without rows gets one with share 0, so that all ranks run the same code.
 
-    >>> share(Batch((torch.arange(5),), 5), 1, 2)
-    (Batch(data=(tensor([2, 3, 4]),), rows=3, numbers=None), 0.6)
+    >>> part, weight = share(Batch((torch.arange(5),), 5), 1, 2)
+    >>> part.data[0].tolist(), weight
+    ([2, 3, 4], 0.6)
 
     Raises:
         DataError: the rows of the mini-batch cannot be told apart.
