@@ -27,6 +27,8 @@ def refusal(track: Track) -> str | None:
         return "a forward draws random numbers, which are seeded step by step"
     if not trajectory.dynamics.differentiable:
         return "an optimizer of torch.optim keeps a state of its own"
+    if trajectory.team.shards > 1:
+        return "ranks that share a mini-batch talk to each other at every step"
     tick = track.ticks(0)
     for role, batch in (("train", tick.train), ("valid", tick.valid)):
         strange = [leaf for leaf in pytree.tree_leaves(batch.data) if not isinstance(leaf, Tensor)]

@@ -18,6 +18,7 @@ from pactune.data import Batch
 from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
 from pactune.errors import GradientError
 from pactune.objectives.base import Objective, PathContext
+from pactune.parallel import ALONE, Team, collect, share, spread, sum_trees
 from pactune.problem import Problem
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, leaves, split, zeros_like
@@ -112,6 +113,7 @@ class Trajectory:
         objective: what is measured along the way.
         stochastic: whether forwards draw random numbers and have to be seeded step by step.
         default_hyper: λ0, for an objective that compares with it.
+        team: the ranks of the run, of which some may share every mini-batch.
         side: a CUDA stream on which the second gradient of a step runs beside the first.
     """
 
@@ -120,6 +122,7 @@ class Trajectory:
     objective: Objective
     stochastic: bool = False
     default_hyper: Params | None = None
+    team: Team = ALONE
     side: torch.cuda.Stream | None = None
 
     # Measuring at θ_t
@@ -238,13 +241,15 @@ class Trajectory:
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
             self._seed(key)
+            own, weight = share(batch, self.team.shard, self.team.shards)
             with torch.enable_grad():
-                part = batch.rows * risk(params, lambdas, clone(state.buffers), batch)
+                part = weight * batch.rows * risk(params, lambdas, clone(state.buffers), own)
             found_params, found_hyper = _vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
+        whole, by_params, by_hyper = sum_trees(self.team, {"": value}, by_params, by_hyper)
         return ValueAndGradient(
-            value / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
+            whole[""] / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
         )
 
     def train_hessian_product(self, state: InnerState, hyper: Params, tick: Tick) -> Callable[[Params], Params]:
@@ -270,8 +275,18 @@ class Trajectory:
     def _train_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
         self._seed(tick.keys[0] if tick.keys else None)
         with torch.enable_grad(), _second_order(graph):
-            risk = self.problem.train_risk(params, hyper, buffers, tick.train)
-            return _gradient(risk, params, graph=graph)
+            return self._risk_gradient(self.problem.train_risk, (params, hyper, buffers), tick.train, graph=graph)
+
+    def _risk_gradient(
+        self, risk: Callable[..., Tensor], at: tuple[Params, Params, Params], batch: Batch, *, graph: bool
+    ) -> Params:
+        """Return the θ-gradient of a risk at (θ, λ, buffers); ranks that share the mini-batch add up their parts."""
+        params, hyper, buffers = at
+        if self.team.shards == 1:
+            return _gradient(risk(params, hyper, buffers, batch), params, graph=graph)
+        part, weight = share(batch, self.team.shard, self.team.shards)
+        here, lambdas = spread(self.team, params, hyper) if graph else (params, hyper)
+        return collect(self.team, _gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
 
     def _pair(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Pair:
         """Return the two gradients, the second on a stream of its own where there is one."""
@@ -303,8 +318,8 @@ class Trajectory:
             return zeros_like(params)
         self._seed(tick.keys[1] if tick.keys else None)
         with torch.enable_grad(), _second_order(graph):
-            risk = self.problem.valid_risk(params, hyper, clone(buffers), tick.valid)
-            return _gradient(risk, params, graph=graph)
+            at = (params, hyper, clone(buffers))
+            return self._risk_gradient(self.problem.valid_risk, at, tick.valid, graph=graph)
 
     def _compared(self, first: Params, second: Params, params: Params, hyper: Params) -> tuple[Params, Params]:
         """Return the two gradients of the summand; what is the same in both is left out where it cancels."""
