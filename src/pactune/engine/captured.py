@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -186,7 +187,7 @@ class _Graph:
                 body()
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph), torch.no_grad():
+        with _no_collection(), torch.cuda.graph(self._graph), torch.no_grad():
             body()
 
     def matches(self, lines: list[_Line]) -> bool:
@@ -283,6 +284,19 @@ def _fused_steps(line: _Line) -> Program:
         return flat
 
     return program
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector away: an older graph that it frees during a capture would spoil the capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _stream() -> torch.cuda.Stream:

@@ -165,7 +165,7 @@ class Segment:
         self, trajectory: Trajectory, measured: tuple[bool, ...], *, derived: bool, finish: Finish | None = None
     ) -> None:
         self.trajectory, self.measured, self.derived = trajectory, measured, derived
-        self._finish = finish or self.finish
+        self._finish = finish
 
     def __call__(self, carry: Carry, hyper: Params, outside: Outside) -> Carry:
         """Run the steps."""
@@ -175,7 +175,8 @@ class Segment:
 
     def _step(self, carry: Carry, hyper: Params, tick: Tick, *, measured: bool) -> Carry:
         if measured and self.trajectory.parts(by_hyper=self.derived):
-            return self._finish(carry, hyper, tick, self.trajectory.pair(carry.state, hyper, tick))
+            finish = self._finish or self.finish
+            return finish(carry, hyper, tick, self.trajectory.pair(carry.state, hyper, tick))
         if measured:
             seen = self.trajectory.observe(carry.state, hyper, tick, by_hyper=self.derived, by_params=False)
         else:
