@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from pactune.problem import Problem
     from pactune.provenance import Provenance
     from pactune.result import Result
+    from pactune.sweeps.result import SweepResult
+    from pactune.sweeps.run import sweep
     from pactune.tuner import ObjectiveValue, Tuner
 
 _HOMES = {
@@ -91,6 +93,8 @@ _HOMES = {
     "pactune.problem": ["Problem"],
     "pactune.provenance": ["Provenance"],
     "pactune.result": ["Result"],
+    "pactune.sweeps.result": ["SweepResult"],
+    "pactune.sweeps.run": ["sweep"],
     "pactune.tuner": ["ObjectiveValue", "Tuner"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -126,6 +130,7 @@ __all__ = [
     "RunFolderError",
     "SameDistribution",
     "SettingError",
+    "SweepResult",
     "TorchOptim",
     "Truncated",
     "Tuner",
@@ -135,6 +140,7 @@ __all__ = [
     "Windowed",
     "certify",
     "check_hypergradient",
+    "sweep",
 ]
 
 
