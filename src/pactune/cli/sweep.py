@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -32,8 +33,9 @@ def sweep(
     folder = output or Path("runs") / spec.stem
     again = f"pactune: the same command goes on from {folder}"
     try:
-        asked = read_spec(spec)
-        found = run_sweep(asked.build, asked.grid, run_dir=folder, address=address, progress=True, **asked.settings)
+        with redirect_stdout(sys.stderr):  # Ray, and the user's code, may print
+            asked = read_spec(spec)
+            found = run_sweep(asked.build, asked.grid, run_dir=folder, address=address, progress=True, **asked.settings)
     except KeyboardInterrupt:
         typer.echo(again, err=True)
         raise typer.Exit(130) from None

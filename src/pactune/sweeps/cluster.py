@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from pactune.errors import SettingError, warn_user
 from pactune.sweeps.plan import Resources
 
 __all__ = ["connected", "load_ray"]
+
+KNOCK_SECONDS = 10.0
 
 
 def load_ray() -> Any:
@@ -60,10 +63,18 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init(address="local", include_dashboard=False, **quiet)
         return
     try:
+        _knock(address)
         ray.init(address=address, **quiet)
     except Exception as error:  # Ray raises a different class for every way not to find a cluster
         reason = str(error).strip().split("\n")[0]
         raise SettingError(f"`address` must be that of a running Ray cluster, got {address!r}: {reason}") from error
+
+
+def _knock(address: str) -> None:
+    """Raise at once where nobody listens at host:port; Ray would try for two minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
 
 
 def _check_room(ray: Any, needs: Resources, *, wait: bool) -> None:

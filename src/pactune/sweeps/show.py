@@ -36,23 +36,29 @@ def showing(wanted: bool | None, outer_steps: int) -> Iterator[Show]:
 
 
 class _Lines:
-    """A summary at most every ten seconds and at the end; a failure at once."""
+    """A summary at most every ten seconds and at the end; a failure or a new attempt at once."""
 
     def __init__(self, outer_steps: int) -> None:
         self._outer_steps, self._last = outer_steps, time.monotonic()
-        self._told: set[str] = set()
+        self._told: set[str] = set()  # every line is printed once
         self._over = False
 
     def __call__(self, states: Sequence[CellState]) -> None:
         for state in states:
-            if state.failure is not None and state.cell.name not in self._told:
-                self._told.add(state.cell.name)
-                print(f"sweep: {state.cell.name} failed: {state.failure.error}", file=sys.stderr, flush=True)
+            if state.failure is not None:
+                self._tell(f"{state.cell.name} failed: {state.failure.error}")
+            elif state.watch.attempts > 1:
+                self._tell(f"{state.cell.name} was resumed, attempt {state.watch.attempts}")
         over = not any(state.pending for state in states)
         if (over and not self._over) or time.monotonic() - self._last >= LINE_SECONDS:
             self._over = over
             self._last = time.monotonic()
             print(f"sweep: {_summary(states, self._outer_steps)}", file=sys.stderr, flush=True)
+
+    def _tell(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            print(f"sweep: {line}", file=sys.stderr, flush=True)
 
 
 def _summary(states: Sequence[CellState], outer_steps: int) -> str:
