@@ -40,9 +40,7 @@ def tuner_of(zeta: float, seed: int, pause: float = 0.0) -> pt.Tuner:
     hyper = pt.WeightDecay(model)
     problem = pt.Problem(model, hyper, train=data(12, 1), valid=data(10, 2), batch_size=5, loss=slow_loss)
     outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
-    return pt.Tuner(
-        problem, inner=pt.Adam(lr=0.05), inner_steps=2, outer=outer, objective=pt.PACBayes(zeta), seed=seed
-    )
+    return pt.Tuner(problem, inner=pt.Adam(lr=0.05), inner_steps=2, outer=outer, objective=pt.PACBayes(zeta), seed=seed)
 
 
 @pytest.fixture
@@ -51,9 +49,7 @@ def cluster() -> Iterator[Any]:
 
     fast = {"health_check_period_ms": 500, "health_check_failure_threshold": 3, "health_check_initial_delay_ms": 500}
     shape = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 100 * 2**20}  # the GPUs are make-believe
-    made = Cluster(
-        initialize_head=True, head_node_args={**shape, "include_dashboard": False, "_system_config": fast}
-    )
+    made = Cluster(initialize_head=True, head_node_args={**shape, "include_dashboard": False, "_system_config": fast})
     try:
         yield made, made.add_node(**shape)
     finally:
