@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["sweep"]
 
+WIDE = 240  # characters of a line that goes to a file or a pipe
+
 
 def sweep(
     spec: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="TOML file with build, [grid] and [fit].")],
@@ -67,15 +69,13 @@ def _print_table(found: SweepResult) -> None:
     from pactune.report.sweep import SHORT, number_text, shown_columns
 
     frame, keys = found.table, list(found.cells[0].values)
-    shown = shown_columns(frame)
+    shown = [name for name in shown_columns(frame) if name in SHORT]
     table = Table(*keys, "status", "steps", *(SHORT[name] for name in shown), box=None, pad_edge=False)
     for row in frame.to_dict("records"):
         numbers = (number_text(row[name]) for name in shown)
         table.add_row(*(str(row[key]) for key in keys), str(row["status"]), str(row["outer_steps"]), *numbers)
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:  # a pipe has no edge to fold at
-        console.width = max(console.width, console.measure(table).maximum)
-    console.print(table)
+    width = None if sys.stdout.isatty() else WIDE
+    Console(file=sys.stdout, highlight=False, width=width).print(table)
 
 
 def _failures(found: SweepResult) -> str:

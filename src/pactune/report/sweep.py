@@ -24,7 +24,6 @@ COLUMNS = {
     "test_accuracy": "test accuracy",
 }
 SHORT = {
-    "objective": "objective",
     "valid_risk": "valid risk",
     "valid_accuracy": "valid acc.",
     "test_risk": "test risk",

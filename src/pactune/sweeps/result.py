@@ -156,7 +156,13 @@ def _line(cell: CellResult) -> Row:
 
 
 def _frame(rows: list[Row], keys: list[str]) -> pd.DataFrame:
-    """Return a table; columns that only some rows have stay in place."""
+    """Return a table in which a None of the grid stays None."""
     import pandas as pd
 
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=keys)
+    if not rows:
+        return pd.DataFrame(columns=keys)
+    frame = pd.DataFrame(rows)
+    for key in keys:
+        if any(row[key] is None for row in rows):
+            frame[key] = pd.Series([row[key] for row in rows], dtype=object)
+    return frame

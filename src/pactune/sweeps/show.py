@@ -68,7 +68,8 @@ def _summary(states: Sequence[CellState], outer_steps: int) -> str:
     words += [
         f"{counts[status]} {status}" for status in ("running", "waiting", "failed", "interrupted") if counts[status]
     ]
-    return f"{', '.join(words)}; {sum(state.watch.steps for state in states)} outer steps of {outer_steps} per cell"
+    steps = sum(state.watch.steps for state in states)
+    return f"{', '.join(words)}; {steps}/{len(states) * outer_steps} outer steps"
 
 
 def _table(states: Sequence[CellState], outer_steps: int) -> Table:
