@@ -110,7 +110,7 @@ CASES: dict[str, Case] = {
     "output below a file": Case(f"{SELECT} --output t.csv/out", 2, "--output", numbers(20)),
     "demo below a file": Case("demo --output t.csv/out --outer-steps 1", 1, "t.csv/out", numbers(20)),
     "no arrays": Case("certify train none.npz", 1, "existing .npz file"),
-    "no images": Case("reproduce certificate --quick --mnist none", 1, "none"),
+    "no images": Case("reproduce certificate --quick --mnist none", 2, "does not exist"),
     "no spec": Case("sweep none.toml", 2, "does not exist"),
     "folder for a spec": Case("sweep .", 2, "is a directory"),
     "sweep below a file": Case("sweep s.toml --output s.toml/out", 1, "cannot be made", spec(fine())),
