@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from pactune.callbacks import LINE_SECONDS
 from pactune.sweeps.board import CellState
@@ -30,7 +31,7 @@ def showing(wanted: bool | None, outer_steps: int) -> Iterator[Show]:
         yield lambda _: None
     elif terminal:
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-            yield lambda states: live.update(_table(states, outer_steps), refresh=True)
+            yield lambda states: live.update(_view(states, outer_steps), refresh=True)
     else:
         yield _Lines(outer_steps)
 
@@ -72,10 +73,9 @@ def _summary(states: Sequence[CellState], outer_steps: int) -> str:
     return f"{', '.join(words)}; {steps}/{len(states) * outer_steps} outer steps"
 
 
-def _table(states: Sequence[CellState], outer_steps: int) -> Table:
-    """Return the cells that matter most just now."""
+def _view(states: Sequence[CellState], outer_steps: int) -> Group:
+    """Return the cells that matter most just now, and a summary of all."""
     table = Table("cell", "status", "outer step", "objective", "tried", box=None, pad_edge=False)
-    table.caption, table.caption_justify = _summary(states, outer_steps), "left"
     urgent = sorted(states, key=lambda state: ORDER.index(state.status))
     for state in urgent[:SHOWN]:
         objective = "" if state.watch.objective is None else f"{state.watch.objective:.4g}"
@@ -83,4 +83,4 @@ def _table(states: Sequence[CellState], outer_steps: int) -> Table:
         table.add_row(state.cell.name, state.status, f"{state.watch.steps}/{outer_steps}", objective, tried)
     if len(urgent) > SHOWN:
         table.add_row(f"and {len(urgent) - SHOWN} more", "", "", "", "")
-    return table
+    return Group(table, Text(_summary(states, outer_steps)))
