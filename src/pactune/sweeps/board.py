@@ -69,6 +69,6 @@ class CellState:
             trace.unlink(missing_ok=True)
 
     def give_up(self) -> None:
-        """Say that nobody works on the cell any more."""
+        """Say that nobody works on the cell any more, unless it has ended."""
         self.watch.look()
         self._given_up = True

@@ -42,13 +42,11 @@ def connected(address: str | None, needs: Resources) -> Iterator[Any]:
         raise SettingError(f'`address` must be that of a Ray cluster, such as "auto" or "host:6379", got {address!r}')
     ray = load_ray()
     ours = not ray.is_initialized()
-    if ours:
-        _connect(ray, address)
-    elif address not in (None, "auto", ray.get_runtime_context().gcs_address):
-        raise SettingError(
-            f"`address` is {address!r}, and this program is connected to {ray.get_runtime_context().gcs_address}"
-        )
     try:
+        if ours:
+            _connect(ray, address)
+        elif address not in (None, "auto", here := ray.get_runtime_context().gcs_address):
+            raise SettingError(f"`address` is {address!r}, and this program is connected to {here!r}")
         _check_room(ray, needs, wait=address is not None)
         yield ray
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pactune.errors import SettingError
 
-__all__ = ["Cell", "Value", "cells_of"]
+__all__ = ["Cell", "Value", "cells_of", "lists_of"]
 
 Value = str | int | float | bool | None
 
@@ -68,17 +68,23 @@ class Cell:
 def cells_of(grid: object) -> list[Cell]:
     """Return every combination of the grid's values, the last key running fastest.
 
-    Raises:
-        SettingError: no keys, a key that is no name or taken, or values that are no list, none, twice or no scalars.
-
     Example:
         >>> [cell.name for cell in cells_of({"zeta": [0.0, 0.1], "seed": [1]})]
         ['zeta=0.0,seed=1', 'zeta=0.1,seed=1']
     """
+    lists = lists_of(grid)
+    return [Cell(dict(zip(lists, combination, strict=True))) for combination in itertools.product(*lists.values())]
+
+
+def lists_of(grid: object) -> dict[str, list[Value]]:
+    """Return the grid with plain values.
+
+    Raises:
+        SettingError: no keys, a key that is no name or taken, or values that are no list, none, twice or no scalars.
+    """
     if not isinstance(grid, Mapping) or not grid:
         raise SettingError(f'`grid` must map at least one name to a list, such as {{"seed": [0, 1]}}, got {grid!r}')
-    lists = {_key(key): _values(key, values) for key, values in grid.items()}
-    return [Cell(dict(zip(lists, combination, strict=True))) for combination in itertools.product(*lists.values())]
+    return {_key(key): _values(key, values) for key, values in grid.items()}
 
 
 def _key(key: object) -> str:

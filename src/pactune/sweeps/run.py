@@ -12,7 +12,7 @@ from pactune.fitting import Keep
 from pactune.sweeps.board import CellState
 from pactune.sweeps.cluster import connected, load_ray
 from pactune.sweeps.folder import lines_of
-from pactune.sweeps.grid import cells_of
+from pactune.sweeps.grid import cells_of, lists_of
 from pactune.sweeps.plan import CellFit, Resources
 from pactune.sweeps.result import CellResult, SweepResult
 from pactune.sweeps.show import Show, showing
@@ -83,7 +83,7 @@ def sweep(
         states = [CellState(cell, root, fit) for cell in cells]
         journal.append(
             SWEEP,
-            grid={key: list(values) for key, values in grid.items()},
+            grid=lists_of(grid),
             fit=fit.arguments() | {"build": name, "test": fit.test},
             resources={"cpus": cpus, "gpus": gpus, "retries": retries, "address": address},
             versions=versions_of("torch", "numpy", "ray"),
@@ -93,9 +93,7 @@ def sweep(
                 with connected(address, needs) as ray:
                     _Driver(ray, states, show, journal).run(fit, needs, payload)
         except KeyboardInterrupt:
-            pass
-        for state in states:
-            if state.pending:
+            for state in states:
                 state.give_up()
         show(states)
         arguments = {**fit.arguments(), "test": test}
