@@ -55,7 +55,7 @@ class Cell:
         >>> Cell({"zeta": 1e-6, "model": "linear"}).name
         'zeta=1e-06,model=linear'
         >>> Cell({"model": "a/b"}).name
-        'model=a_b-f0d9f4ae'
+        'model=a_b-ae9ba08f'
         """
         plain = ",".join(f"{key}={_words(value)}" for key, value in self.values.items())
         safe = re.sub(r"[^\w.,=+-]", "_", plain)[:LONGEST]
