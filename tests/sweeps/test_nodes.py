@@ -18,7 +18,10 @@ import pactune as pt
 from pactune.tracking import read_journal
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'pactune[sweep]'")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Ray clusters need Linux or macOS")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="Ray clusters need Linux or macOS"),
+]
 
 GRID = {"zeta": [0.0, 0.05], "seed": [0, 1]}
 STEPS = 15
