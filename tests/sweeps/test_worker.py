@@ -76,6 +76,23 @@ def test_a_cell_is_done_only_as_it_was_asked_for(root: Path, payload: bytes) -> 
     assert run(root, fit_for(2), payload).failure.error.startswith("SettingError: `outer_steps` must be at least 3")
 
 
+def test_a_cell_that_chooses_its_zeta(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def automatic(seed: int) -> pt.Tuner:
+        tuner = build(seed)
+        tuner.objective = pt.PACBayes(zeta=pt.AutoZeta(folds=2))
+        return tuner
+
+    monkeypatch.setattr(pickle, "loads", lambda data: (automatic, None))
+    state = run(root, fit_for(2), b"")
+    assert state.status == "completed", state.failure
+    plain = automatic(0).fit(2, progress=False)
+    found = CellResult.of(state)
+    assert found.ending["kept_zeta"] == plain.zeta
+    assert found.ending["verdict"] == plain.verdict
+    assert [row["objective"] for row in found.rows] == [row["objective"] for row in plain.rows]
+    assert find_ending(state.folder, fit_for(2)) is not None
+
+
 def test_a_journal_with_a_damaged_row_is_healed(root: Path, payload: bytes) -> None:
     run(root, fit_for(2), payload)
     journal = root / "cells" / "seed=0" / "journal.jsonl"

@@ -19,7 +19,9 @@ WIDE = 240  # characters of a line that goes to a file or a pipe
 
 
 def sweep(
-    spec: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="TOML file with build, [grid] and [fit].")],
+    spec: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="TOML file that says what to build and fit.")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the sweep; runs/NAME-OF-SPEC by default.")
     ] = None,
@@ -64,6 +66,7 @@ def _document(found: SweepResult, page: Path) -> dict[str, object]:
 
 def _print_table(found: SweepResult) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from pactune.report.sweep import SHORT, number_text, shown_columns
@@ -73,7 +76,7 @@ def _print_table(found: SweepResult) -> None:
     table = Table(*keys, "status", "steps", *(SHORT[name] for name in shown), box=None, pad_edge=False)
     for row in frame.to_dict("records"):
         numbers = (number_text(row[name]) for name in shown)
-        table.add_row(*(str(row[key]) for key in keys), str(row["status"]), str(row["outer_steps"]), *numbers)
+        table.add_row(*(escape(str(row[key])) for key in keys), str(row["status"]), str(row["outer_steps"]), *numbers)
     width = None if sys.stdout.isatty() else WIDE
     Console(file=sys.stdout, highlight=False, width=width).print(table)
 
