@@ -19,7 +19,9 @@ Every public name, as `import pactune as pt` offers it. This page is written fro
 
 GROUPS = {
     "Problem and tuner": ["Problem", "Tuner", "ObjectiveValue", "Result", "Callback", "check_hypergradient"],
+    "Many runs at once": ["fit_grid", "GridResult"],
     "Several processes": ["Parallel"],
+    "Sweeps": ["sweep", "SweepResult"],
     "Monitor": ["CoherenceMonitor"],
     "Hyperparameters": ["WeightDecay", "ExampleWeights", "LearningRates", "Initialization"],
     "Inner dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
@@ -47,7 +49,7 @@ GROUPS = {
     ],
 }
 TRACKING = ["TensorBoardLogger", "MLflowLogger", "WandbLogger", "Logger", "read_journal"]
-WITH_METHODS = {"Tuner", "Result", "Callback", "CoherenceMonitor", "ExampleWeights"}
+WITH_METHODS = {"GridResult", "Tuner", "Result", "SweepResult", "Callback", "CoherenceMonitor", "ExampleWeights"}
 METHODS = {"Tuner": ["fit", "hypergradient"], "ExampleWeights": ["weights"]}
 
 

@@ -40,12 +40,12 @@ LAYERS = [
     {"selection"},
     {"experiments"},
     {"report"},
-    {"sweep"},
+    {"sweeps"},
     {"integrations"},
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-APPLICATIONS = {"experiments", "report", "sweep", "cli"}
+APPLICATIONS = {"experiments", "report", "sweeps", "cli"}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
@@ -94,9 +94,9 @@ def test_the_parser_sees_imports(tmp_path: Path) -> None:
     file.write_text(
         "from typing import TYPE_CHECKING\nimport pactune.cli\nfrom pactune import tuner\n"
         "if TYPE_CHECKING:\n    from pactune.report import page\n"
-        "def f():\n    from pactune.sweep import grid\n"
+        "def f():\n    from pactune.sweeps import grid\n"
     )
-    assert imported(file) == {"cli", "tuner", "sweep"}
+    assert imported(file) == {"cli", "tuner", "sweeps"}
 
 
 @pytest.mark.parametrize("module", ["pactune", "pactune.cli"])

@@ -15,6 +15,7 @@ import pactune as pt
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NEEDS = {"sweeps": "ray"}  # pages that need an optional package
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -26,6 +27,8 @@ def blocks(page: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.stem)
 def test_code_of_the_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if page.stem in NEEDS:
+        pytest.importorskip(NEEDS[page.stem])
     namespace: dict[str, object] = {"__name__": f"page_{page.stem}"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

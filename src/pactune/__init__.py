@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from pactune.problem import Problem
     from pactune.provenance import Provenance
     from pactune.result import Result
+    from pactune.sweeps.result import SweepResult
+    from pactune.sweeps.run import sweep
     from pactune.tuner import ObjectiveValue, Tuner
 
 _HOMES = {
@@ -97,6 +99,8 @@ _HOMES = {
     "pactune.provenance": ["Provenance"],
     "pactune.result": ["Result"],
     "pactune.grid": ["GridResult", "fit_grid"],
+    "pactune.sweeps.result": ["SweepResult"],
+    "pactune.sweeps.run": ["sweep"],
     "pactune.tuner": ["ObjectiveValue", "Tuner"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -135,6 +139,7 @@ __all__ = [
     "RunFolderError",
     "SameDistribution",
     "SettingError",
+    "SweepResult",
     "TorchOptim",
     "Truncated",
     "Tuner",
@@ -145,6 +150,7 @@ __all__ = [
     "certify",
     "check_hypergradient",
     "fit_grid",
+    "sweep",
 ]
 
 

@@ -60,11 +60,11 @@ class FitSettings:
             raise SettingError(f"`outer_steps` must be a whole number ≥ 1, got {self.outer_steps!r}")
         if self.keep not in KEEP:
             raise SettingError(f"`keep` must be one of {', '.join(map(repr, KEEP))}, got {self.keep!r}")
-        if not self.tolerance >= 0:
+        if not isinstance(self.tolerance, (int, float)) or not self.tolerance >= 0:
             raise SettingError(f"`tolerance` must be ≥ 0, got {self.tolerance!r}")
         if self.on_divergence not in ("raise", "return"):
             raise SettingError(f'`on_divergence` must be "raise" or "return", got {self.on_divergence!r}')
-        if self.plain_steps is not None and self.plain_steps < 0:
+        if self.plain_steps is not None and (not isinstance(self.plain_steps, int) or self.plain_steps < 0):
             raise SettingError(f"`plain_steps` must be ≥ 0 or None, got {self.plain_steps!r}")
 
 

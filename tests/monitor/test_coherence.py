@@ -72,7 +72,7 @@ def test_equals_the_tuner_on_the_same_trajectory(noisy: bool, stored: bool, way:
         monitor = pt.CoherenceMonitor(model, F.cross_entropy, seed=3, penalty=problem.hyper)
     with torch.random.fork_rng():
         for t in range(7):
-            train, valid, _, keys = world.ticks(t, 1)[0]
+            train, valid, _, keys, _ = world.ticks(t, 1)[0]
             torch.manual_seed(keys[0] if keys else 0)
             optimizer.zero_grad()
             F.cross_entropy(model(train.data[0]), train.data[1]).backward()

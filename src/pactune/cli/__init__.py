@@ -14,7 +14,8 @@ from pactune import __version__
 from pactune.cli import certify, reproduce
 from pactune.cli.demo import demo
 from pactune.cli.select import select
-from pactune.errors import PactuneError
+from pactune.cli.sweep import sweep
+from pactune.errors import PactuneError, SettingError
 
 __all__ = ["app", "main"]
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 
 app.command()(demo)
 app.command()(select)
+app.command()(sweep)
 app.add_typer(certify.app, name="certify")
 app.add_typer(reproduce.app, name="reproduce")
 
@@ -58,4 +60,4 @@ def main() -> None:
         if _debug:
             raise
         typer.echo(f"pactune: {error}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, SettingError) else 1)

@@ -167,9 +167,7 @@ def validation_side(
 
 
 def _read(data: str, train: int, valid: int, seed: int, *, centre: str) -> Split:
-    import numpy as np
-    import torch
-
+    from pactune.cli.arrays import read_samples
     from pactune.experiments.certificate_data import Split, split_digits
 
     if data == "digits":
@@ -177,17 +175,8 @@ def _read(data: str, train: int, valid: int, seed: int, *, centre: str) -> Split
     path = Path(data)
     if path.suffix != ".npz" or not path.exists():
         raise DataError(f'data must be "digits" or an existing .npz file, got {data!r}')
-    with np.load(path) as held:
-        missing = [name for name in ("x_train", "y_train", "x_valid", "y_valid") if name not in held]
-        if missing:
-            raise DataError(
-                f"{path.name} must hold x_train, y_train, x_valid and y_valid; it lacks {', '.join(missing)}"
-            )
-        pairs = [(held[f"x_{part}"], held[f"y_{part}"]) for part in ("train", "valid")]
-    tensors = [
-        (torch.as_tensor(x, dtype=torch.float32).flatten(1), torch.as_tensor(y, dtype=torch.int64)) for x, y in pairs
-    ]
-    split = Split(tensors[0], tensors[1], tensors[1])
+    train_pair, valid_pair = read_samples(path)
+    split = Split(train_pair, valid_pair, valid_pair)
     return split.centred_by("train" if centre == "train" else "valid")
 
 

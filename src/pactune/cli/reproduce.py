@@ -97,7 +97,9 @@ def _freedman_null(
 def _certificate(
     output: Output = None,
     quick: Quick = False,
-    mnist: Annotated[Path | None, typer.Option(help="Folder with the MNIST idx files or mnist.npz.")] = None,
+    mnist: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Folder with the MNIST idx files or mnist.npz.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where MNIST runs; cuda unless there is time.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the splits.")] = 0,
     printed: Printed = Format.TABLE,

@@ -15,12 +15,16 @@ from typing import Any
 from pactune.errors import RunFolderError
 from pactune.tracking.files import BINARY, write_all
 
-__all__ = ["JOURNAL", "Journal", "Row", "read_journal"]
+__all__ = ["JOURNAL", "BusyError", "Journal", "Row", "read_journal"]
 
 JOURNAL = "journal.jsonl"
 Row = dict[str, Any]
 
 logger = logging.getLogger(__name__)
+
+
+class BusyError(RunFolderError):
+    """Another process has the journal open."""
 
 
 class Journal:
@@ -147,6 +151,6 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise RunFolderError(f"{path} is in use by another run; wait for it, or choose another folder") from error
+        raise BusyError(f"{path} is in use by another run; wait for it, or choose another folder") from error
     except OSError as error:
         logger.warning("%s cannot be locked: %s", path, error)

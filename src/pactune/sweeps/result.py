@@ -1,0 +1,168 @@
+"""What a sweep gives back: one history, one table, and the way to every cell's model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pactune.errors import SettingError
+from pactune.sweeps.board import CellState, CellStatus
+from pactune.sweeps.folder import lines_of
+from pactune.sweeps.grid import Value
+from pactune.tracking.journal import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pactune.result import Result
+    from pactune.tuner import Tuner
+
+__all__ = ["CellResult", "SweepResult"]
+
+
+class CellResult(NamedTuple):
+    """One cell of a finished sweep.
+
+    Attributes:
+        values: of the grid.
+        status: "completed", "converged", "failed", "interrupted" or, where it never began, "waiting".
+        folder: its run folder.
+        rows: the history as far as it goes.
+        plain_rows: the same for plain training.
+        ending: the kept step, ζ and the verdict; empty unless the cell is done.
+        error: why it failed; empty otherwise. The traceback is in `error.txt` in the folder.
+    """
+
+    values: dict[str, Value]
+    status: CellStatus
+    folder: Path
+    rows: list[Row]
+    plain_rows: list[Row]
+    ending: Row
+    error: str
+
+    @classmethod
+    def of(cls, state: CellState) -> CellResult:
+        """Read the folder of a cell."""
+        lines = lines_of(state.folder)
+        rows, plain = _rows(lines, "row"), _rows(lines, "plain row")
+        error = "" if state.failure is None else state.failure.error
+        return cls(state.cell.values, state.status, state.folder, rows, plain, state.ending or {}, error)
+
+    @property
+    def name(self) -> str:
+        """The cell's name, which is that of its folder."""
+        return self.folder.name
+
+    @property
+    def kept(self) -> Row:
+        """The row of the kept outer step; empty unless the cell is done."""
+        rows = self.plain_rows if self.ending.get("kept_run") == "plain" else self.rows
+        return next((row for row in rows if row["outer_step"] == self.ending.get("kept_step")), {})
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The outcome of `pt.sweep`.
+
+    Attributes:
+        folder: of the sweep.
+        cells: one `CellResult` per cell, in the order of the grid.
+        build: the function that made the tuners.
+        arguments: what `Tuner.fit` was called with.
+    """
+
+    folder: Path
+    cells: list[CellResult]
+    build: Callable[..., Tuner] = field(repr=False)
+    arguments: dict[str, Any] = field(repr=False)
+
+    @property
+    def status(self) -> Literal["completed", "failed", "interrupted"]:
+        """Return "interrupted" after Ctrl-C, "failed" when a cell failed, "completed" otherwise."""
+        found = {cell.status for cell in self.cells}
+        if found & {"interrupted", "waiting", "running"}:
+            return "interrupted"
+        return "failed" if "failed" in found else "completed"
+
+    @property
+    def failed(self) -> list[CellResult]:
+        """The cells that failed."""
+        return [cell for cell in self.cells if cell.status == "failed"]
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """A column per key of the grid, then those of `Result.history`; a row per cell and outer step."""
+        return _frame([{**cell.values, **row} for cell in self.cells for row in cell.rows], self._keys)
+
+    @property
+    def plain(self) -> pd.DataFrame:
+        """The same for plain training with λ fixed where it started."""
+        return _frame([{**cell.values, **row} for cell in self.cells for row in cell.plain_rows], self._keys)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per cell: its values, its status, and the numbers of the outer step that was kept."""
+        return _frame([_line(cell) for cell in self.cells], self._keys)
+
+    def load(self, **values: Value) -> Result:
+        """Return the `Result` of a finished cell with its model and hyperparameters; nothing is run.
+
+        Args:
+            values: of the cell, one for each key of the grid.
+
+        Raises:
+            SettingError: there is no such cell, or it is not done.
+        """
+        cell = next((cell for cell in self.cells if cell.values == values), None)
+        if cell is None:
+            raise SettingError(f"no cell has {values!r}; the first one has {self.cells[0].values!r}")
+        if not cell.ending:
+            raise SettingError(f"{cell.name} is {cell.status}: only the model of a finished cell can be loaded")
+        from pactune.data.source import move
+
+        tuner = self.build(**values)
+        here = self.arguments | {"test": move(self.arguments["test"], tuner.problem.device)}
+        return tuner.fit(**here, progress=False, run_dir=cell.folder, resume=True)
+
+    def write_report(self) -> Path:
+        """Write `report.html`, `cells.csv` and `history.csv` into the folder; return the path of the page."""
+        from pactune.report.sweep import SweepTables, write_sweep_page
+
+        table, history = self.table, self.history
+        table.to_csv(self.folder / "cells.csv", index=False)
+        history.to_csv(self.folder / "history.csv", index=False)
+        notes = {cell.name: said for cell in self.cells if (said := cell.ending.get("warnings"))}
+        return write_sweep_page(SweepTables(self._keys, table, history, self.plain, notes), self.folder / "report.html")
+
+    @property
+    def _keys(self) -> list[str]:
+        return list(self.cells[0].values)
+
+
+def _rows(lines: Sequence[Row], kind: str) -> list[Row]:
+    found = {line["outer_step"]: line for line in lines if line["kind"] == kind}
+    return [{k: v for k, v in found[step].items() if k not in ("kind", "time")} for step in sorted(found)]
+
+
+def _line(cell: CellResult) -> Row:
+    done = {name: cell.ending.get(name) for name in ("kept_run", "kept_step", "kept_zeta")}
+    numbers = {name: value for name, value in cell.kept.items() if name not in ("outer_step", "seconds")}
+    seconds = {"seconds": cell.rows[-1]["seconds"]} if cell.rows else {}
+    words = {"verdict": cell.ending.get("verdict", ""), "error": cell.error, "folder": str(cell.folder)}
+    return {**cell.values, "status": cell.status, "outer_steps": len(cell.rows), **done, **numbers, **seconds, **words}
+
+
+def _frame(rows: list[Row], keys: list[str]) -> pd.DataFrame:
+    """Return a table in which a None of the grid stays None."""
+    import pandas as pd
+
+    if not rows:
+        return pd.DataFrame(columns=keys)
+    frame = pd.DataFrame(rows)
+    for key in keys:
+        if any(row[key] is None for row in rows):
+            frame[key] = pd.Series([row[key] for row in rows], dtype=object)
+    return frame
