@@ -292,3 +292,21 @@ def test_resumed_is_uninterrupted_on_cuda(inner: Any, make: Any, classes: Any, t
     with pytest.raises(Kill):
         fit(run_dir=tmp_path, callbacks=[KillAt(3)])
     same(fit(), fit(run_dir=tmp_path, resume=True))
+
+
+def test_a_run_with_few_checkpoints_makes_the_last_steps_again(fit: Any, tmp_path: Path) -> None:
+    case = CASES["adam, mini-batches"]
+    _, reference = fit(case)
+    with pytest.raises(Kill):
+        fit(case, run_dir=tmp_path, resume=True, checkpoint_every=3, callbacks=[KillAt(5)])
+    _, result = fit(case, run_dir=tmp_path, resume=True, checkpoint_every=3)
+    same(reference, result)
+    lines = read_journal(tmp_path)
+    assert [line["outer_steps_done"] for line in lines if line["kind"] == "resume"] == [3]
+    assert [line["outer_step"] for line in lines if line["kind"] == "row"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("every", [0, 1.5, True])
+def test_checkpoints_come_every_so_many_steps(every: Any, fit: Any, tmp_path: Path) -> None:
+    with pytest.raises(pt.SettingError, match="`checkpoint_every`"):
+        fit(CASES["sgd"], run_dir=tmp_path, checkpoint_every=every)

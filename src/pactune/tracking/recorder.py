@@ -57,13 +57,14 @@ class FolderRecorder(Recorder):
         folder: where; made if it does not exist.
         resume: go on from the last checkpoint, where there is one.
         settings: what makes the run this run. A folder whose settings differ is refused.
+        every: outer steps between checkpoints; the journal has all of them.
 
     Raises:
         RunFolderError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, *, resume: bool, settings: dict[str, Any]) -> None:
-        self.folder, self._resume, self._settings = folder, resume, settings
+    def __init__(self, folder: Path, *, resume: bool, settings: dict[str, Any], every: int = 1) -> None:
+        self.folder, self._resume, self._settings, self._every = folder, resume, settings, every
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
         self._written: dict[str, set[int]] = {}
@@ -72,7 +73,9 @@ class FolderRecorder(Recorder):
 
     def part(self, name: str) -> Recorder:
         """Return the recorder of a sub-folder."""
-        return FolderRecorder(self.folder / name, resume=self._resume, settings={**self._settings, "part": name})
+        return FolderRecorder(
+            self.folder / name, resume=self._resume, settings={**self._settings, "part": name}, every=self._every
+        )
 
     def __enter__(self) -> Recorder:
         try:
@@ -122,10 +125,15 @@ class FolderRecorder(Recorder):
         return state
 
     def save(self, state: Callable[[], State]) -> None:
-        """Write a checkpoint, then the new rows: the journal is never ahead of the checkpoints."""
+        """Write a checkpoint where it is time for one, then the new rows.
+
+        With a checkpoint at every step the journal is never ahead of them. With fewer, a resumed run makes the steps since
+        the last one again, and finds their rows in the journal.
+        """
         present = state()
-        document = {"settings": self._settings, "versions": self._versions, "state": present}
-        save_checkpoint(self.folder, len(present["rows"]), document)
+        if len(present["rows"]) % self._every == 0:
+            document = {"settings": self._settings, "versions": self._versions, "state": present}
+            save_checkpoint(self.folder, len(present["rows"]), document)
         self._write_rows(present)
 
     def end(self, **fields: Any) -> None:
