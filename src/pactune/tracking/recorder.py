@@ -127,8 +127,8 @@ class FolderRecorder(Recorder):
     def save(self, state: Callable[[], State]) -> None:
         """Write a checkpoint where it is time for one, then the new rows.
 
-        With a checkpoint at every step the journal is never ahead of them. With fewer, a resumed run makes the steps since
-        the last one again, and finds their rows in the journal.
+        With a checkpoint at every step the journal is never ahead of them. With fewer, a resumed run makes the steps
+        since the last one again, and finds their rows in the journal.
         """
         present = state()
         if len(present["rows"]) % self._every == 0:
