@@ -318,9 +318,9 @@ def _without_path(plan: Plan) -> Plan:
 
 
 def evaluations(tuner: Tuner, test: Source | None) -> Row:
-    """Evaluate the user's model on every data set, in `eval()` mode."""
+    """Evaluate the user's model on every data set, in `eval()` mode, and measure ‖θ‖."""
     problem = tuner.problem
-    columns: Row = {}
+    columns: Row = {"weight_norm": float(norm(problem.parameters()))}
     for prefix, source in (("train", problem.train), ("valid", problem.valid), ("test", test)):
         if source is not None:
             columns |= problem.evaluate(source).columns(prefix)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 __all__ = ["Figure", "Line", "Section", "Table", "write_page"]
 
 STYLE = """
-body { font: 16px/1.55 system-ui, sans-serif; color: #1c2430; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.55 system-ui, sans-serif; color: #1c2430; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .35rem .9rem; border-bottom: 1px solid #d8dee6; }
 th { text-align: left; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
@@ -23,13 +23,15 @@ COLORS = ("#c0392b", "#1f6fb2", "#2c8a57", "#8e6bbf", "#7f8c8d", "#d68910")
 
 
 class Line(NamedTuple):
-    """One line of a figure."""
+    """One line of a figure, or its points alone; `band` holds the lower and the upper end of an interval at each x."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     dash: str = "solid"
     color: int = 0
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    points: bool = False
 
 
 class Figure(NamedTuple):
@@ -41,6 +43,7 @@ class Figure(NamedTuple):
     lines: Sequence[Line]
     marks: Sequence[tuple[float, float, str]] = ()
     log: bool = False
+    log_x: bool = False
 
 
 class Table(NamedTuple):
@@ -100,8 +103,13 @@ def _figure(figure: Figure, name: str) -> str:
 
     drawn = go.Figure()
     for line in figure.lines:
-        style = {"color": COLORS[line.color % len(COLORS)], "dash": line.dash, "width": 2}
-        drawn.add_trace(go.Scatter(x=list(line.x), y=list(line.y), name=line.label, mode="lines", line=style))
+        color = COLORS[line.color % len(COLORS)]
+        if line.band is not None:
+            drawn.add_trace(go.Scatter(**_band(line, color)))
+        style = {"color": color, "dash": line.dash, "width": 2}
+        mode = "markers" if line.points else "lines"
+        trace = {"x": list(line.x), "y": list(line.y), "name": line.label, "mode": mode, "legendgroup": line.label}
+        drawn.add_trace(go.Scatter(**trace, line=style, marker={"color": color, "size": 8}))
     for x, y, label in figure.marks:
         marker = {"size": 11, "symbol": "circle-open", "color": "#1c2430", "line": {"width": 2}}
         drawn.add_trace(go.Scatter(x=[x], y=[y], name=label, mode="markers", marker=marker))
@@ -110,11 +118,20 @@ def _figure(figure: Figure, name: str) -> str:
     return text
 
 
+def _band(line: Line, color: str) -> dict[str, Any]:
+    """Return the closed outline of an interval, there along its upper end and back along the lower one."""
+    assert line.band is not None
+    low, high = line.band
+    outline = {"x": [*line.x, *reversed(line.x)], "y": [*high, *reversed(low)], "fill": "toself", "fillcolor": color}
+    quiet = {"opacity": 0.18, "hoverinfo": "skip", "showlegend": False, "legendgroup": line.label}
+    return {**outline, **quiet, "mode": "lines", "line": {"width": 0, "color": color}}
+
+
 def _layout(figure: Figure) -> dict[str, Any]:
     axis = {"showline": True, "linecolor": "#9aa5b1", "gridcolor": "#eceff3", "zeroline": False}
     return {
         "title": {"text": figure.title, "font": {"size": 15}},
-        "xaxis": {**axis, "title": {"text": figure.x_title}},
+        "xaxis": {**axis, "title": {"text": figure.x_title}, "type": "log" if figure.log_x else "linear"},
         "yaxis": {**axis, "title": {"text": figure.y_title}, "type": "log" if figure.log else "linear"},
         "template": "plotly_white",
         "height": 420,

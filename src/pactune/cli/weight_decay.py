@@ -1,0 +1,266 @@
+"""`pactune reproduce weight-decay`, `table`, `correlation`, `scan`, `truncation` and `restart`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+import typer
+
+from pactune.errors import SettingError
+
+if TYPE_CHECKING:
+    from pactune.experiments.cells import Execution
+    from pactune.experiments.data import DataName, Images
+    from pactune.experiments.studies import Scale, Study
+    from pactune.experiments.weight_decay import Setting
+    from pactune.report.page import Section
+
+__all__ = ["COMMANDS", "Options"]
+
+Engine = Literal["auto", "eager", "captured", "compiled"]
+
+
+class Model(StrEnum):
+    """A classifier."""
+
+    LINEAR = "linear"
+    RESNET18 = "resnet18"
+    RESNET34 = "resnet34"
+
+
+class Data(StrEnum):
+    """A data set."""
+
+    MNIST = "mnist"
+    CIFAR10 = "cifar10"
+    DIGITS = "digits"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the commands; each takes those that mean something to it."""
+
+    model: Annotated[list[Model], typer.Option(help="Classifier; may be repeated.")]
+    data: Annotated[list[Data], typer.Option(help="Data set; may be repeated. digits need no files.")]
+    draws: Annotated[str, typer.Option(help="Draws of the images, such as 0-11 or 3; the item's own by default.")] = ""
+    seeds: Annotated[int, typer.Option(min=0, help="Initial weights per draw; 0 is the item's own number.")] = 0
+    zeta: Annotated[list[float], typer.Option(min=0, help="ζ in the scale of Eq. 5; may be repeated.")] = ()  # type: ignore[assignment]
+    outer_steps: Annotated[int, typer.Option(min=0, help="Outer steps; 0 is the item's own number.")] = 0
+    online: Annotated[bool, typer.Option("--online", help="Move λ at every inner step too (Algorithm C.2).")] = False
+    auto: Annotated[bool, typer.Option("--auto", help='Also zeta="auto": 11 tuned and 6 plain runs each.')] = False
+    protocol: Annotated[Literal["eval", "paper"], typer.Option(help="Evaluate in eval() or as the authors.")] = "eval"
+    output: Annotated[Path, typer.Option(help="Folder of all studies, which share their runs.")] = Path("runs/paper")
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with mnist/ and cifar10/; $PACTUNE_DATA or cache.")] = (
+        None
+    )
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu"
+    engine: Annotated[Engine, typer.Option(help="How the inner loops are run.")] = "auto"
+    quick: Annotated[bool, typer.Option("--quick", help="A small version; on digits where there are no files.")] = False
+    printed: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print the results.")] = "table"
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command: its words, the options it lacks, and its numbers unless others are asked for."""
+
+    name: str
+    help: str
+    without: tuple[str, ...] = ()
+    data: tuple[Data, ...] = (Data.MNIST,)
+    seeds: int = 5
+    draws: str = "0"
+    residual_draws: str = "0"
+
+    def function(self) -> Callable[..., None]:
+        """Return the function that typer makes a command of."""
+        hints = get_type_hints(Options, include_extras=True)
+        own: dict[str, Any] = {"model": [Model.LINEAR], "data": list(self.data), "zeta": []}
+        kept = [field for field in fields(Options) if field.name not in self.without]
+
+        def command(**given: Any) -> None:
+            _run(self, Options(**given))
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter(f.name, kind, default=own.get(f.name, f.default), annotation=hints[f.name]) for f in kept
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {field.name: hints[field.name] for field in kept}
+        command.__doc__ = self.help
+        return command
+
+
+COMMANDS = (
+    _Command("weight-decay", "Draw test and validation curves at ζ = 0 and at other ζ.", ("auto",)),
+    _Command(
+        "table",
+        "Compare the methods over draws of the images: least weight norm, Eq. 5, plain training and others.",
+        data=(Data.MNIST, Data.CIFAR10),
+        seeds=1,
+        draws="0-11",
+        residual_draws="0-2",
+    ),
+    _Command(
+        "correlation",
+        "Draw the generalisation error against the regularizer over a range of ζ.",
+        ("auto", "online"),
+    ),
+    _Command("scan", "Draw the test loss against ζ.", ("auto", "online")),
+    _Command(
+        "truncation",
+        "Minimise the regularizer alone, by gradients of different truncation.",
+        ("auto", "online", "zeta"),
+    ),
+    _Command("restart", "Set θ_0 back, or draw it anew, at every outer step.", ("auto", "online", "zeta")),
+)
+
+
+def _run(command: _Command, options: Options) -> None:
+    """Run the studies of a command, draw them, and print their tables."""
+    from pactune.experiments.records import read_studies
+    from pactune.experiments.studies import run_study
+    from pactune.report.drawing import save_figures
+    from pactune.report.folder import write_report
+    from pactune.report.weight_decay import study_section
+
+    execution, load = _execution(command, options), _loader(options)
+    studies: dict[str, Study] = {}
+    for model in options.model:
+        for data in options.data:
+            found = _available(command, options, data.value)
+            study = _study(command, options, *_plan(command, options, model.value, found))
+            studies[study.name] = study
+    try:
+        for study in studies.values():
+            run_study(study, options.output, load, execution)
+    except KeyboardInterrupt:
+        typer.echo(f"{command.name}: interrupted; the same command goes on where it stopped", err=True)
+        raise typer.Exit(130) from None
+    sections = []
+    for record in read_studies(options.output):
+        if record.name in studies:
+            sections.append(study_section(record))
+            save_figures(sections[-1].figures, options.output / record.name)
+    page = write_report(options.output)
+    typer.echo(f"{command.name}: written to {options.output}, report: {page}", err=True)
+    _print(sections, options.printed)
+
+
+def _study(command: _Command, options: Options, setting: Setting, scale: Scale) -> Study:
+    from pactune.experiments import studies
+
+    match command.name:
+        case "weight-decay":
+            return studies.curves(replace(setting, online=options.online), scale, options.zeta)
+        case "table":
+            return studies.table(setting, scale, options.zeta, online=options.online, auto=options.auto)
+        case "truncation":
+            return studies.truncation(setting, scale)
+        case "restart":
+            return studies.restart(setting, scale)
+    zetas = options.zeta or (studies.QUICK_ZETAS if options.quick else studies.ZETAS)
+    return studies.zeta_grid(command.name, setting, scale, zetas)
+
+
+def _plan(command: _Command, options: Options, model: Any, data: DataName) -> tuple[Setting, Scale]:
+    """Return the setting and the amount of a study."""
+    from pactune.experiments.studies import QUICK, QUICK_SCALE, Scale
+    from pactune.experiments.weight_decay import Setting
+
+    base, amount = (QUICK, QUICK_SCALE) if options.quick else (Setting(), Scale(inits=command.seeds))
+    own = command.draws if model == "linear" else command.residual_draws
+    draws = options.draws or ("0-1" if options.quick and command.name == "table" else "0" if options.quick else own)
+    scale = replace(
+        amount,
+        draws=_numbers(draws),
+        inits=options.seeds or amount.inits,
+        outer_steps=options.outer_steps or amount.outer_steps,
+    )
+    setting = replace(base, model=model, data=data, protocol=options.protocol)
+    if options.quick and model != "linear":
+        return replace(setting, inner_steps=2), replace(scale, outer_steps=options.outer_steps or 2, inits=1)
+    return setting, scale
+
+
+def _available(command: _Command, options: Options, data: DataName) -> DataName:
+    """Return the data set; for a quick run without its files the digits, and say so."""
+    from pactune.experiments.data import load_images
+
+    if not options.quick or load_images(data, options.data_dir, download=False) is not None:
+        return data
+    typer.echo(
+        f"{command.name}: no files of {data}; --quick takes scikit-learn's digits, enlarged to 28 × 28", err=True
+    )
+    return "digits"
+
+
+def _loader(options: Options) -> Callable[[DataName], Images]:
+    from pactune.experiments.data import load_images
+
+    @cache
+    def load(name: DataName) -> Images:
+        found = load_images(name, options.data_dir, report=lambda words: typer.echo(words, err=True))
+        assert found is not None
+        return found
+
+    return load
+
+
+def _execution(command: _Command, options: Options) -> Execution:
+    import torch
+
+    from pactune.experiments.cells import Execution
+
+    try:
+        torch.zeros(1, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SettingError(f"`--device` {options.device} cannot be used: {reason}; cpu always can") from error
+    report = lambda words: typer.echo(f"{command.name}: {words}", err=True)  # noqa: E731
+    return Execution(options.device, options.engine, progress=True, report=report)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Read numbers and ranges.
+
+    >>> _numbers("0-2,7")
+    (0, 1, 2, 7)
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.strip().partition("-")
+        if not (low.isdigit() and (high or low).isdigit()):
+            raise SettingError(f"`--draws` must be numbers and ranges such as 0-11 or 0-2,7, got {text!r}")
+        found += range(int(low), int(high or low) + 1)
+    if not found:
+        raise SettingError(f"`--draws` {text!r} is empty: a range goes from the smaller to the larger number")
+    return tuple(dict.fromkeys(found))
+
+
+def _print(sections: list[Section], printed: str) -> None:
+    """Print the tables of each study, without the one of its settings."""
+    if printed == "json":
+        found = [
+            {"study": section.heading, "tables": [{"header": t.header, "rows": t.rows} for t in section.tables[:-1]]}
+            for section in sections
+        ]
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout)
+    for section in sections:
+        for table in section.tables[:-1]:
+            shown = Table(*table.header, title=section.heading)
+            for row in table.rows:
+                shown.add_row(*row)
+            console.print(shown)

@@ -1,0 +1,221 @@
+"""The figures of section 4.2 and its appendix as numbers, one section of the page per study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from pactune.experiments.intervals import mean_interval, mean_intervals
+from pactune.experiments.records import Record, StudyRecord
+from pactune.report.methods import gains_table, interval_text, methods_table
+from pactune.report.page import Figure, Line, Section, Table
+from pactune.report.study_facts import fact_table, pair_name
+
+__all__ = ["MAKERS", "study_section"]
+
+LAST = 5  # outer steps over which the paper averages the generalisation error
+COLUMNS = {
+    "test_accuracy": "test accuracy",
+    "valid_accuracy": "validation accuracy",
+    "test_risk": "test loss",
+    "valid_risk": "validation loss",
+}
+PATHS = {"truncated": "K", "windowed": "W"}
+STARTED = ("valid_accuracy", "test_accuracy")
+STARTS = {"kept": "θ goes on", "same": "back to one θ_0", "fresh": "θ_0 drawn anew"}
+
+
+def study_section(study: StudyRecord) -> Section:
+    """Return the section of a study: words, its own table, its figures, and what it was made of."""
+    heading, words, tables, figures = MAKERS[study.item](study)
+    missing = study.asked - study.finished
+    notes = [] if not missing else [f"{missing} of {study.asked} runs are not finished; what there is, is shown."]
+    named = [figure._replace(title=f"{pair_name(study)}: {figure.title}") for figure in figures if figure.lines]
+    return Section(f"{heading}: {pair_name(study)}", [*words, *notes], [*tables, fact_table(study)], named)
+
+
+Parts = tuple[str, list[str], list[Table], list[Figure]]
+
+
+def _curves(study: StudyRecord) -> Parts:
+    words = [
+        "A weight decay for every parameter, tuned on the validation images: bare validation risk (ζ = 0, dashed), "
+        f"Eq. 5, and plain training with λ fixed at 0. Shaded: 95 % intervals over {_counted(study)}."
+    ]
+    figures = [_family(study, column, title) for column, title in COLUMNS.items()]
+    figures.append(_family(study, "regularizer", "regularizer √Y")._replace(log=True))
+    return "Curves (Figures 4.2 and C.5–C.13)", words, [methods_table([study])], figures
+
+
+def _table(study: StudyRecord) -> Parts:
+    words = [f"The runs behind the row of the table. Shaded: 95 % intervals over {_counted(study)}."]
+    figures = [_family(study, column, COLUMNS[column]) for column in ("test_accuracy", "valid_accuracy")]
+    return "Over draws of the images (Table C.1)", words, [methods_table([study]), gains_table([study])], figures
+
+
+def _correlation(study: StudyRecord) -> Parts:
+    points = [(run, *_error_and_regularizer(run)) for run in study.records if run.rows]
+    zetas = sorted({run.cell["zeta"] for run, _, _ in points})
+    lines = []
+    for color, zeta in enumerate(zetas):
+        own = [(x, y) for run, y, x in points if run.cell["zeta"] == zeta]
+        lines.append(Line(f"ζ = {zeta:g}", [x for x, _ in own], [y for _, y in own], color=color, points=True))
+    figure = Figure("generalisation error", "√ΣY over all steps", "test loss − validation loss", lines, log_x=True)
+    words = [
+        "Generalisation error, the mean of test loss minus validation loss over the last "
+        f"{LAST} outer steps, against the regularizer over all steps of the run."
+    ]
+    tables = []
+    if len(zetas) > 1:
+        x, y = np.array([x for _, _, x in points]), np.array([y for _, y, _ in points])
+        shown = [f"{stats.pearsonr(np.log(x), y).statistic:+.3f}", f"{stats.spearmanr(x, y).statistic:+.3f}"]
+        tables = [Table(("runs", "Pearson, log regularizer", "Spearman"), [[str(len(points)), *shown]])]
+    return "Generalisation error and regularizer (Figures 4.3 and C.14–C.16)", words, tables, [figure]
+
+
+def _scan(study: StudyRecord) -> Parts:
+    words = [
+        "Test loss and accuracy after the last outer step against ζ; dotted: ζ = 0. "
+        f"Shaded: 95 % intervals over {_counted(study)}."
+    ]
+    figures = [_scanned(study, column) for column in ("test_risk", "test_accuracy")]
+    rows = [
+        [f"{zeta:g}", *(_percent_or_loss(study.where(zeta=zeta), column) for column in ("test_risk", "test_accuracy"))]
+        for zeta in sorted({run.cell["zeta"] for run in study.records if run.rows})
+    ]
+    tables = [Table(("ζ", "test loss", "test accuracy, %"), rows)]
+    return "A scan over ζ (Figures C.17–C.19)", words, tables, figures
+
+
+def _truncation(study: StudyRecord) -> Parts:
+    words = [
+        "The regularizer alone is minimised, by gradients that go back through fewer or more inner steps. First its "
+        f"value in each outer step, then √ΣY over all steps so far. Shaded: 95 % intervals over {_counted(study)}."
+    ]
+    paths = list(dict.fromkeys(run.setting["path"] for run in study.records))
+    each, running = [], []
+    for color, path in enumerate(paths):
+        runs, label = study.where(path=path), _path_label(path, study)
+        each.append(_mean_line(label, runs, lambda run: run.column("regularizer"), color))
+        running.append(_mean_line(label, runs, _running, color))
+    rows = [[a.label, f"{a.y[-1]:.4g}", f"{b.y[-1]:.4g}"] for a, b in zip(each, running, strict=True) if a.y]
+    tables = [Table(("gradient", "√Y in the last outer step", "√ΣY over all steps"), rows)]
+    titles = ("regularizer √Y per outer step", "running value √ΣY")
+    figures = [
+        Figure(t, "outer step", t, [*filter(_drawn, lines)]) for t, lines in zip(titles, (each, running), strict=True)
+    ]
+    return "Truncation (Figure B.1)", words, tables, figures
+
+
+def _restart(study: StudyRecord) -> Parts:
+    words = [
+        "θ_0 set back (to one value, or to a fresh draw) at every outer step, beside runs that go on; the paper "
+        f"mentions this experiment and does not show it. Dashed: ζ = 0. Shaded: 95 % intervals over {_counted(study)}."
+    ]
+    figures = []
+    for column in ("test_accuracy", "valid_accuracy"):
+        lines = []
+        for color, (start, label) in enumerate(STARTS.items()):
+            for zeta in sorted({run.cell["zeta"] for run in study.where(start=start)}):
+                dash = "solid" if zeta else "dash"
+                runs = study.where(start=start, zeta=zeta)
+                lines.append(_mean_line(f"{label}, ζ = {zeta:g}", runs, lambda r: r.column(column), color, dash))  # noqa: B023
+        figures.append(Figure(COLUMNS[column], "outer step", COLUMNS[column], [*filter(_drawn, lines)]))
+    rows = [
+        [label, f"{zeta:g}", *(_percent_or_loss(study.where(start=start, zeta=zeta), c) for c in STARTED)]
+        for start, label in STARTS.items()
+        for zeta in sorted({run.cell["zeta"] for run in study.where(start=start) if run.rows})
+    ]
+    tables = [Table(("every outer step", "ζ", "validation accuracy, %", "test accuracy, %"), rows)]
+    return "Restart (mentioned in appendix C.2, not shown there)", words, tables, figures
+
+
+MAKERS: dict[str, Callable[[StudyRecord], Parts]] = {
+    "weight-decay": _curves,
+    "table": _table,
+    "correlation": _correlation,
+    "scan": _scan,
+    "truncation": _truncation,
+    "restart": _restart,
+}
+
+
+def _family(study: StudyRecord, column: str, title: str) -> Figure:
+    """Return the curves of a column: ζ = 0, every other ζ, and plain training."""
+    keys = list(dict.fromkeys((run.cell["zeta"], run.setting["online"]) for run in study.records))
+    lines = []
+    for color, (zeta, online) in enumerate(keys):
+        label = f"ζ = {zeta if isinstance(zeta, str) else format(zeta, 'g')}{', online' if online else ''}"
+        runs = study.where(zeta=zeta, online=online)
+        lines.append(_mean_line(label, runs, lambda run: run.column(column), color, "solid" if zeta else "dash"))
+    plain = [run for run in study.records if run.plain and column in run.plain[0]]
+    lines.append(_mean_line("plain training", plain, lambda run: [row[column] for row in run.plain], 4, "dot"))
+    return Figure(title, "outer step", title, [*filter(_drawn, lines)])
+
+
+def _mean_line(
+    label: str, runs: Sequence[Record], values: Callable[[Record], Sequence[float]], color: int, dash: str = "solid"
+) -> Line:
+    """Return the mean curve of several runs with its 95 % interval, as far as all of them go."""
+    rows = [values(run) for run in runs if run.rows]
+    length = min(map(len, rows), default=0)
+    if not length:
+        return Line(label, [], [], dash, color)
+    found = mean_intervals([row[:length] for row in rows])
+    band = None if len(rows) < 2 else ([i["low"] for i in found], [i["high"] for i in found])
+    return Line(label, list(range(1, length + 1)), [i["mean"] for i in found], dash, color, band)
+
+
+def _scanned(study: StudyRecord, column: str) -> Figure:
+    by_zeta: dict[float, list[float]] = {}
+    for run in study.records:
+        if run.rows:
+            by_zeta.setdefault(run.cell["zeta"], []).append(run.rows[-1][column])
+    found = {zeta: mean_interval(values) for zeta, values in sorted(by_zeta.items())}
+    positive = {zeta: interval for zeta, interval in found.items() if zeta > 0}
+    band = ([i["low"] for i in positive.values()], [i["high"] for i in positive.values()])
+    lines = [Line("Eq. 5", list(positive), [i["mean"] for i in positive.values()], color=1, band=band)]
+    if 0 in found and positive:
+        ends = [min(positive), max(positive)]
+        lines.append(
+            Line("ζ = 0", ends, [found[0]["mean"]] * 2, "dot", 0, ([found[0]["low"]] * 2, [found[0]["high"]] * 2))
+        )
+    return Figure(f"{COLUMNS[column]} against ζ", "ζ", COLUMNS[column], lines if positive else [], log_x=True)
+
+
+def _percent_or_loss(runs: Sequence[Record], column: str) -> str:
+    """Return mean and interval of a column after the last outer step: accuracies in per cent, losses as they are."""
+    factor = 100 if column.endswith("accuracy") else 1
+    return interval_text(mean_interval([factor * run.rows[-1][column] for run in runs if run.rows]), factor == 1)
+
+
+def _error_and_regularizer(run: Record) -> tuple[float, float]:
+    last: list[dict[str, Any]] = run.rows[-LAST:]
+    error = float(np.mean([row["test_risk"] - row["valid_risk"] for row in last]))
+    return error, _running(run)[-1]
+
+
+def _running(run: Record) -> list[float]:
+    """Return √ΣY over all steps so far."""
+    return [math.sqrt(y) for y in np.cumsum(np.square(run.column("regularizer")))]
+
+
+def _path_label(path: str, study: StudyRecord) -> str:
+    kind, _, size = path.partition("-")
+    full = any(run.setting["inner_steps"] == int(size) for run in study.where(path=path))
+    return "K = ∞" if full else f"{PATHS[kind]} = {size}"
+
+
+def _counted(study: StudyRecord) -> str:
+    draws = sorted({run.cell["draw"] for run in study.records})
+    inits = len({run.cell["init"] for run in study.records})
+    starts = f"{inits} initial weights" if inits != 1 else "one start each"
+    return f"{len(draws)} draws of the images, {starts}" if len(draws) > 1 else f"{starts}, one draw of the images"
+
+
+def _drawn(line: Line) -> bool:
+    return bool(line.x)
