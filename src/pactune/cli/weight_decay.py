@@ -119,7 +119,7 @@ COMMANDS = (
         "Minimise the regularizer alone, by gradients of different truncation.",
         ("auto", "online", "zeta"),
     ),
-    _Command("restart", "Set θ_0 back, or draw it anew, at every outer step.", ("auto", "online", "zeta")),
+    _Command("restart", "Set θ_0 back, or draw it anew, at every outer step.", ("auto", "online")),
 )
 
 
@@ -157,15 +157,16 @@ def _run(command: _Command, options: Options) -> None:
 def _study(command: _Command, options: Options, setting: Setting, scale: Scale) -> Study:
     from pactune.experiments import studies
 
+    own = options.zeta or ([studies.QUICK_ZETA] if options.quick else [])
     match command.name:
         case "weight-decay":
-            return studies.curves(replace(setting, online=options.online), scale, options.zeta)
+            return studies.curves(replace(setting, online=options.online), scale, own)
         case "table":
-            return studies.table(setting, scale, options.zeta, online=options.online, auto=options.auto)
+            return studies.table(setting, scale, own, online=options.online, auto=options.auto)
         case "truncation":
-            return studies.truncation(setting, scale)
+            return studies.truncation(setting, replace(scale, inits=1, outer_steps=8) if options.quick else scale)
         case "restart":
-            return studies.restart(setting, scale)
+            return studies.restart(setting, scale, own)
     zetas = options.zeta or (studies.QUICK_ZETAS if options.quick else studies.ZETAS)
     return studies.zeta_grid(command.name, setting, scale, zetas)
 
@@ -246,10 +247,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _print(sections: list[Section], printed: str) -> None:
-    """Print the tables of each study, without the one of its settings."""
+    """Print the tables of each study."""
     if printed == "json":
         found = [
-            {"study": section.heading, "tables": [{"header": t.header, "rows": t.rows} for t in section.tables[:-1]]}
+            {"study": section.heading, "tables": [{"header": t.header, "rows": t.rows} for t in section.tables]}
             for section in sections
         ]
         typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
@@ -259,7 +260,7 @@ def _print(sections: list[Section], printed: str) -> None:
 
     console = Console(file=sys.stdout)
     for section in sections:
-        for table in section.tables[:-1]:
+        for table in section.tables:
             shown = Table(*table.header, title=section.heading)
             for row in table.rows:
                 shown.add_row(*row)

@@ -48,6 +48,7 @@ def write_report(home: Path, output: Path | None = None) -> Path:
         DataError: there is nothing to show.
     """
     studies = [study for study in read_studies(home) if study.item in MAKERS and study.records]
+    studies.sort(key=lambda study: (list(MAKERS).index(study.item), study.name))
     sections = [*overview(studies), *map(study_section, studies), *run_sections(home)]
     if not sections:
         raise DataError(f"{home} holds no journal of a study or of a run, and no exported JSON; nothing to report on")

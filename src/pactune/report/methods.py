@@ -11,7 +11,7 @@ from pactune.experiments.weight_decay import PAPER
 from pactune.report.page import Table
 from pactune.report.study_facts import MODELS, pair_name
 
-__all__ = ["gains_table", "interval_text", "markdown", "methods_table", "ordered"]
+__all__ = ["gain_table", "gains_table", "interval_text", "markdown", "method_table", "methods_table", "ordered"]
 
 COMPARED = (
     ("regularized", "zero"),
@@ -32,6 +32,20 @@ def methods_table(studies: Sequence[StudyRecord]) -> Table:
         rows.append([pair_name(study), _over(study, found), *shown, *_paper(study)])
     header = ("classifier, data", "over", *METHODS.values(), "paper: least norm", "paper: Eq. 5")
     return Table(header, rows)
+
+
+def method_table(study: StudyRecord, *, every: bool = True) -> Table:
+    """Return the same for one study, a row per method: every method, or those that were run."""
+    found, paper = summarise(study), dict(zip(("min_norm", "regularized"), _paper(study), strict=True))
+    rows = [[name, _cell(found, method), paper.get(method, "")] for method, name in METHODS.items()]
+    rows = rows if every else [row for row in rows if row[1] != NOT_RUN]
+    return Table((f"test accuracy, %, over {_over(study, found)}", "ours", "paper"), rows)
+
+
+def gain_table(study: StudyRecord) -> Table:
+    """Return the gains of one study, a row per comparison."""
+    header, (row,) = gains_table([study])
+    return Table(("points of accuracy, paired", "gain, and on how many"), list(zip(header, row, strict=True))[2:])
 
 
 def gains_table(studies: Sequence[StudyRecord]) -> Table:

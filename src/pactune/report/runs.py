@@ -37,7 +37,7 @@ def _section(name: str, lines: Sequence[Row]) -> Section:
     end = next((line for line in reversed(lines) if line["kind"] == "end"), None)
     words = [f"Status: {end['status']}." if end else "The run has no end yet."]
     words += [f"Verdict: {end['verdict']}."] if end and end.get("verdict") else []
-    return Section(name, words, [_facts(lines, tuned)], [figure for figure in figures if figure.lines])
+    return Section(name, words, [], [figure for figure in figures if figure.lines], [_facts(lines, tuned)])
 
 
 def _history(lines: Sequence[Row], kind: str) -> list[Row]:

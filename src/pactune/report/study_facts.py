@@ -28,7 +28,7 @@ def fact_table(study: StudyRecord) -> Table:
     if not study.records:
         return Table(("settings", ""), [["runs", f"0 of {study.asked}"]])
     setting, facts = study.records[0].setting, study.records[0].facts
-    zetas = list(dict.fromkeys(f"{run.cell['zeta']}" for run in study.records))
+    zetas = list(dict.fromkeys(_zeta(run.cell["zeta"]) for run in study.records))
     draws, inits = (sorted({run.cell[key] for run in study.records}) for key in ("draw", "init"))
     versions = {**study.facts["versions"], **facts["versions"]}
     seconds = [run.facts["seconds"] for run in study.records]
@@ -49,10 +49,14 @@ def fact_table(study: StudyRecord) -> Table:
 
 
 def _numbers(values: list[int]) -> str:
-    """Return numbers in words.
+    """Return how many numbers, and which.
 
     >>> _numbers([0, 1, 2]), _numbers([0, 4])
-    ('0–2', '0, 4')
+    ('3 (0–2)', '2 (0, 4)')
     """
     whole = len(values) > 1 and values == list(range(values[0], values[-1] + 1))
-    return f"{values[0]}–{values[-1]}" if whole else ", ".join(map(str, values))
+    return f"{len(values)} ({f'{values[0]}–{values[-1]}' if whole else ', '.join(map(str, values))})"
+
+
+def _zeta(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

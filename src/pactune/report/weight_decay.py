@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pactune.experiments.intervals import mean_interval, mean_intervals
+from pactune.experiments.intervals import Interval, bootstrap_interval, mean_interval, mean_intervals
 from pactune.experiments.records import Record, StudyRecord
-from pactune.report.methods import gains_table, interval_text, methods_table
+from pactune.report.methods import gain_table, interval_text, method_table
 from pactune.report.page import Figure, Line, Section, Table
 from pactune.report.study_facts import fact_table, pair_name
 
@@ -35,7 +35,7 @@ def study_section(study: StudyRecord) -> Section:
     missing = study.asked - study.finished
     notes = [] if not missing else [f"{missing} of {study.asked} runs are not finished; what there is, is shown."]
     named = [figure._replace(title=f"{pair_name(study)}: {figure.title}") for figure in figures if figure.lines]
-    return Section(f"{heading}: {pair_name(study)}", [*words, *notes], [*tables, fact_table(study)], named)
+    return Section(f"{heading}: {pair_name(study)}", [*words, *notes], tables, named, [fact_table(study)])
 
 
 Parts = tuple[str, list[str], list[Table], list[Figure]]
@@ -44,17 +44,18 @@ Parts = tuple[str, list[str], list[Table], list[Figure]]
 def _curves(study: StudyRecord) -> Parts:
     words = [
         "A weight decay for every parameter, tuned on the validation images: bare validation risk (ζ = 0, dashed), "
-        f"Eq. 5, and plain training with λ fixed at 0. Shaded: 95 % intervals over {_counted(study)}."
+        f"Eq. 5, and plain training with λ fixed at 0. {_shaded(study)}"
     ]
-    figures = [_family(study, column, title) for column, title in COLUMNS.items()]
-    figures.append(_family(study, "regularizer", "regularizer √Y")._replace(log=True))
-    return "Curves (Figures 4.2 and C.5–C.13)", words, [methods_table([study])], figures
+    columns = {**COLUMNS, "regularizer": "regularizer √Y"}
+    figures = [_family(study, column, title) for column, title in columns.items()]
+    figures = [figure._replace(log=not figure.title.endswith("accuracy")) for figure in figures]
+    return "Curves (Figures 4.2 and C.5–C.13)", words, [method_table(study, every=False)], figures
 
 
 def _table(study: StudyRecord) -> Parts:
-    words = [f"The runs behind the row of the table. Shaded: 95 % intervals over {_counted(study)}."]
+    words = [f"The runs behind the row of the table. {_shaded(study)}"]
     figures = [_family(study, column, COLUMNS[column]) for column in ("test_accuracy", "valid_accuracy")]
-    return "Over draws of the images (Table C.1)", words, [methods_table([study]), gains_table([study])], figures
+    return "Over draws of the images (Table C.1)", words, [method_table(study), gain_table(study)], figures
 
 
 def _correlation(study: StudyRecord) -> Parts:
@@ -78,11 +79,8 @@ def _correlation(study: StudyRecord) -> Parts:
 
 
 def _scan(study: StudyRecord) -> Parts:
-    words = [
-        "Test loss and accuracy after the last outer step against ζ; dotted: ζ = 0. "
-        f"Shaded: 95 % intervals over {_counted(study)}."
-    ]
-    figures = [_scanned(study, column) for column in ("test_risk", "test_accuracy")]
+    words = [f"Test loss and accuracy after the last outer step against ζ; dotted: ζ = 0. {_shaded(study)}"]
+    figures = [_scanned(study, "test_risk")._replace(log=True), _scanned(study, "test_accuracy")]
     rows = [
         [f"{zeta:g}", *(_percent_or_loss(study.where(zeta=zeta), column) for column in ("test_risk", "test_accuracy"))]
         for zeta in sorted({run.cell["zeta"] for run in study.records if run.rows})
@@ -94,7 +92,7 @@ def _scan(study: StudyRecord) -> Parts:
 def _truncation(study: StudyRecord) -> Parts:
     words = [
         "The regularizer alone is minimised, by gradients that go back through fewer or more inner steps. First its "
-        f"value in each outer step, then √ΣY over all steps so far. Shaded: 95 % intervals over {_counted(study)}."
+        f"value in each outer step, then √ΣY over all steps so far. {_shaded(study)}"
     ]
     paths = list(dict.fromkeys(run.setting["path"] for run in study.records))
     each, running = [], []
@@ -114,7 +112,7 @@ def _truncation(study: StudyRecord) -> Parts:
 def _restart(study: StudyRecord) -> Parts:
     words = [
         "θ_0 set back (to one value, or to a fresh draw) at every outer step, beside runs that go on; the paper "
-        f"mentions this experiment and does not show it. Dashed: ζ = 0. Shaded: 95 % intervals over {_counted(study)}."
+        f"mentions this experiment and does not show it. Dashed: ζ = 0. {_shaded(study)}"
     ]
     figures = []
     for column in ("test_accuracy", "valid_accuracy"):
@@ -166,8 +164,15 @@ def _mean_line(
     if not length:
         return Line(label, [], [], dash, color)
     found = mean_intervals([row[:length] for row in rows])
-    band = None if len(rows) < 2 else ([i["low"] for i in found], [i["high"] for i in found])
+    band = None if len(rows) < 2 else _possible(found, rows)
     return Line(label, list(range(1, length + 1)), [i["mean"] for i in found], dash, color, band)
+
+
+def _possible(intervals: Sequence[Interval], rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Return both ends of intervals, not below the least value seen, and shares not above 1."""
+    least, most = min(map(min, rows)), max(map(max, rows))
+    high = 1.0 if most <= 1 else math.inf
+    return [max(least, i["low"]) for i in intervals], [min(high, i["high"]) for i in intervals]
 
 
 def _scanned(study: StudyRecord, column: str) -> Figure:
@@ -175,22 +180,23 @@ def _scanned(study: StudyRecord, column: str) -> Figure:
     for run in study.records:
         if run.rows:
             by_zeta.setdefault(run.cell["zeta"], []).append(run.rows[-1][column])
-    found = {zeta: mean_interval(values) for zeta, values in sorted(by_zeta.items())}
-    positive = {zeta: interval for zeta, interval in found.items() if zeta > 0}
-    band = ([i["low"] for i in positive.values()], [i["high"] for i in positive.values()])
-    lines = [Line("Eq. 5", list(positive), [i["mean"] for i in positive.values()], color=1, band=band)]
-    if 0 in found and positive:
-        ends = [min(positive), max(positive)]
-        lines.append(
-            Line("ζ = 0", ends, [found[0]["mean"]] * 2, "dot", 0, ([found[0]["low"]] * 2, [found[0]["high"]] * 2))
-        )
-    return Figure(f"{COLUMNS[column]} against ζ", "ζ", COLUMNS[column], lines if positive else [], log_x=True)
+    zetas = sorted(zeta for zeta in by_zeta if zeta > 0)
+    lines = [_level("Eq. 5", zetas, [by_zeta[zeta] for zeta in zetas], "solid", 1)]
+    if 0 in by_zeta and zetas:
+        lines.append(_level("ζ = 0", [zetas[0], zetas[-1]], [by_zeta[0]] * 2, "dot", 0))
+    return Figure(f"{COLUMNS[column]} against ζ", "ζ", COLUMNS[column], lines if zetas else [], log_x=True)
+
+
+def _level(label: str, zetas: Sequence[float], values: Sequence[Sequence[float]], dash: str, color: int) -> Line:
+    found = [mean_interval(value) for value in values]
+    band = _possible(found, values) if found else None
+    return Line(label, zetas, [i["mean"] for i in found], dash, color, band)
 
 
 def _percent_or_loss(runs: Sequence[Record], column: str) -> str:
-    """Return mean and interval of a column after the last outer step: accuracies in per cent, losses as they are."""
+    """Return mean and bootstrap interval of a column after the last outer step, accuracies in per cent."""
     factor = 100 if column.endswith("accuracy") else 1
-    return interval_text(mean_interval([factor * run.rows[-1][column] for run in runs if run.rows]), factor == 1)
+    return interval_text(bootstrap_interval([factor * run.rows[-1][column] for run in runs if run.rows]), factor == 1)
 
 
 def _error_and_regularizer(run: Record) -> tuple[float, float]:
@@ -210,11 +216,14 @@ def _path_label(path: str, study: StudyRecord) -> str:
     return "K = ∞" if full else f"{PATHS[kind]} = {size}"
 
 
-def _counted(study: StudyRecord) -> str:
-    draws = sorted({run.cell["draw"] for run in study.records})
-    inits = len({run.cell["init"] for run in study.records})
-    starts = f"{inits} initial weights" if inits != 1 else "one start each"
-    return f"{len(draws)} draws of the images, {starts}" if len(draws) > 1 else f"{starts}, one draw of the images"
+def _shaded(study: StudyRecord) -> str:
+    """Say what the intervals are over."""
+    draws, inits = ({run.cell[key] for run in study.records} for key in ("draw", "init"))
+    if len(draws) * len(inits) == 1:
+        return "One run each."
+    starts = f"{len(inits)} initial weights" if len(inits) > 1 else "one start each"
+    over = f"{len(draws)} draws of the images, {starts}" if len(draws) > 1 else f"{starts}, one draw of the images"
+    return f"Shaded: 95 % intervals over {over}."
 
 
 def _drawn(line: Line) -> bool:
