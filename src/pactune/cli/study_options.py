@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from pactune.errors import SettingError
-
 __all__ = ["Data", "Model", "Options", "numbers"]
 
 Engine = Literal["auto", "eager", "captured", "compiled"]
@@ -65,8 +63,8 @@ def numbers(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
         if not (low.isdigit() and (high or low).isdigit()):
-            raise SettingError(f"`--draws` must be numbers and ranges such as 0-11 or 0-2,7, got {text!r}")
+            raise typer.BadParameter(f"--draws must be numbers and ranges such as 0-11 or 0-2,7, got {text!r}")
         found += range(int(low), int(high or low) + 1)
     if not found:
-        raise SettingError(f"`--draws` {text!r} is empty: a range goes from the smaller to the larger number")
+        raise typer.BadParameter(f"--draws {text!r} is empty: a range goes from the smaller to the larger number")
     return tuple(dict.fromkeys(found))

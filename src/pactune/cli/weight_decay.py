@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import typer
 
 from pactune.cli.study_options import Data, Model, Options, numbers
-from pactune.errors import SettingError
 
 if TYPE_CHECKING:
     from pactune.experiments.cells import Execution
@@ -182,7 +181,7 @@ def _execution(command: _Command, options: Options) -> Execution:
         torch.zeros(1, device=options.device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise SettingError(f"`--device` {options.device} cannot be used: {reason}; cpu always can") from error
+        raise typer.BadParameter(f"--device {options.device} cannot be used: {reason}; cpu always can") from error
     report = lambda words: typer.echo(f"{command.name}: {words}", err=True)  # noqa: E731
     return Execution(options.device, options.engine, progress=True, report=report)
 
