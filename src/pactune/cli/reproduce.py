@@ -64,7 +64,7 @@ ITEMS = (
     Item(
         "table",
         "Table C.1: least weight norm against Eq. 5 over draws of the images; the linear rows, 12 draws",
-        "5 h",
+        "2 h",
         "10 s",
     ),
     Item("correlation", "Figures 4.3 and C.14–C.16: generalisation error against the regularizer", "2 h", "10 s"),
