@@ -31,6 +31,7 @@ LAYERS = [
     {"fitting"},
     {"auto"},
     {"tuner"},
+    {"grid"},
     {"check", "testing"},
     {"monitor"},
     {"privacy"},

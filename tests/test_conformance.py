@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.dynamics import Dynamics
-from pactune.engine import eager
+from pactune.engine import rounds
 from pactune.hypergradient import Estimator
 from pactune.objectives import Objective
 from pactune.trees import Params
@@ -232,8 +232,8 @@ def test_the_judge_sees_a_truncation(estimator: str) -> None:
 
 def test_the_judge_sees_a_factor_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     tuner = build(Row("sgd", "pac-bayes", "decay", "K=1", restart=False))
-    root = eager._half_inverse_root
-    monkeypatch.setattr(eager, "_half_inverse_root", lambda y: 2 * root(y))
+    root = rounds.half_inverse_root
+    monkeypatch.setattr(rounds, "half_inverse_root", lambda y: 2 * root(y))
     check = pt.check_hypergradient(tuner, directions=1)
     assert check.error > 1e-2
     assert not check.passed

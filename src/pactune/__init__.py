@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         RunFolderError,
         SettingError,
     )
+    from pactune.grid import GridResult, fit_grid
     from pactune.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.hypergradient import (
         ConjugateGradient,
@@ -91,6 +92,7 @@ _HOMES = {
     "pactune.problem": ["Problem"],
     "pactune.provenance": ["Provenance"],
     "pactune.result": ["Result"],
+    "pactune.grid": ["GridResult", "fit_grid"],
     "pactune.tuner": ["ObjectiveValue", "Tuner"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -110,6 +112,7 @@ __all__ = [
     "Flatness",
     "ForwardMode",
     "GradientError",
+    "GridResult",
     "HyperDrift",
     "Identity",
     "Implicit",
@@ -135,6 +138,7 @@ __all__ = [
     "Windowed",
     "certify",
     "check_hypergradient",
+    "fit_grid",
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from pactune.engine import Lane, Plan, run_round
+from pactune.engine import Job, Lane, Plan, run_round
 from pactune.errors import SettingError
 from pactune.hypergradient import Implicit, Truncated, Windowed
 from pactune.hypergradient.trajectory import InnerState
@@ -105,7 +105,7 @@ def _gradient(plan: Plan, hyper: Params, paths: list[Path]) -> Params:
     drawn = [path.drawn for path in paths if path.drawn is not None]
     starts = [path.states[0] for path in paths]
     ticks = [[path.ticks[t] for path in paths] for t in range(plan.inner_steps)]
-    return run_round(plan, starts, hyper, lambda t: ticks[t], drawn=drawn or None).gradient(plan.zeta)
+    return run_round(Job(plan, starts, hyper, lambda t: ticks[t], drawn or None)).gradient(plan.zeta)
 
 
 def _difference(plan: Plan, paths: list[Path], here: Tensor, hyper: Params, v: Params) -> Tensor:

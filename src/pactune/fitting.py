@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pactune.callbacks import Callback
 from pactune.data import Source, as_source
-from pactune.engine import Lane, Outcome, Plan
+from pactune.engine import Job, Lane, Outcome, Plan, Runner
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
 from pactune.result import Result, Row, Status
 from pactune.tracking.recorder import Recorder
-from pactune.trees import Params, clone, norm
+from pactune.trees import Params, clone, norm, scale
 from pactune.verdict import judge_run
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ __all__ = ["Choice", "Fit", "FitSettings", "Keep"]
 
 Keep = Literal["last", "best-objective"]
 KEEP: tuple[Keep, ...] = ("last", "best-objective")
+T = TypeVar("T")
+Rounds = Generator[Job, Outcome, T]
+"""Code that asks for rounds, is given their outcomes, and returns a T. Who runs the rounds decides how."""
+PLAIN = ValidationRisk()
 
 
 class Choice(NamedTuple):
@@ -76,6 +82,37 @@ class Kept(NamedTuple):
         return cls(step, lane.states[0].params, lane.states[0].buffers, hyper)
 
 
+def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
+    """Run several runs in step: of the rounds they ask for, those of one kind together.
+
+    Whatever happens in a round happens where it was asked for.
+    """
+    ended: dict[int, T] = {}
+    waiting: dict[int, Job] = {}
+
+    def go_on(index: int, step: Callable[[], Job]) -> None:
+        try:
+            waiting[index] = step()
+        except StopIteration as end:
+            ended[index] = end.value
+
+    for index, run in enumerate(runs):
+        go_on(index, partial(next, run))
+    while waiting:
+        tuned = [index for index, job in waiting.items() if job.plan.derivatives]
+        group = tuned or list(waiting)
+        jobs = [waiting.pop(index) for index in group]
+        try:
+            outcomes = runner.run(jobs)
+        except BaseException as error:
+            for index in group:
+                go_on(index, partial(runs[index].throw, error))
+        else:
+            for index, outcome in zip(group, outcomes, strict=True):
+                go_on(index, partial(runs[index].send, outcome))
+    return [ended[index] for index in range(len(runs))]
+
+
 class Fit:
     """One run at one ζ."""
 
@@ -92,13 +129,17 @@ class Fit:
 
     def run(self) -> Result:
         """Run to the end, to convergence, to Ctrl-C or to divergence; in each case there is a result."""
+        return drive([self.rounds()], self.tuner.runner)[0]
+
+    def rounds(self) -> Rounds[Result]:
+        """Do the same, and leave it to the caller to run the rounds."""
         with self.tuner.problem.training_mode():
             self.tuner.prepare(self.plan.zeta if self._relative is None else 1.0)
             with self.settings.recorder as recorder:
                 saved = recorder.load(self.tuner.problem.device)
                 if saved is not None:
                     self._load_state(saved)
-                status, failure = self._loop(resumed=saved is not None)
+                status, failure = yield from self._loop(resumed=saved is not None)
                 result = self._result(status)
                 recorder.end(**_ending(result, failure))
         for listener in self.settings.callbacks:
@@ -107,12 +148,12 @@ class Fit:
             raise DivergenceError(str(failure), result) from failure
         return result
 
-    def _loop(self, *, resumed: bool) -> tuple[Status, DivergenceError | None]:
+    def _loop(self, *, resumed: bool) -> Rounds[tuple[Status, DivergenceError | None]]:
         begun = time.perf_counter() - (self.rows[-1]["seconds"] if self.rows else 0.0)
         try:
             self._begin(resumed=resumed)
             while len(self.rows) < self.settings.outer_steps and not self._converged():
-                stop = self._asked_to_stop(self._outer_step(begun))
+                stop = self._asked_to_stop((yield from self._outer_step(begun)))
                 self.settings.recorder.save(self._state)
                 if stop:
                     return "completed", None
@@ -142,21 +183,23 @@ class Fit:
             return True
         return False
 
-    def _outer_step(self, begun: float) -> Row:
+    def _outer_step(self, begun: float) -> Rounds[Row]:
         tuner, problem = self.tuner, self.tuner.problem
         if tuner.move_hyper():
             for listener in self.settings.callbacks:
                 listener.on_hyper_step(tuner)
         hyper = clone(problem.hyperparameters())
         try:
-            outcome = tuner.lane.run(self.plan, problem.hyperparameters(), tuner.online_step if tuner.online else None)
+            on_step = self._online_step if tuner.online else None
+            outcome = yield tuner.lane.job(self.plan, problem.hyperparameters(), on_step)
+            tuner.lane.take(outcome)
             self._resolve(outcome)
             value, length = tuner.measure(outcome, self.plan.zeta)
         except BaseException:
             problem.load_hyper(hyper)
             raise
         tuner.set_pending(outcome.gradient(self.plan.zeta))
-        self.plain.follow(tuner.lane)
+        yield from self.plain.follow(tuner.lane)
         tuner.publish(tuner.lane)
         row: Row = {
             "outer_step": tuner.lane.rounds,
@@ -170,6 +213,9 @@ class Fit:
         self.rows.append(row)
         self._keep(clone(problem.hyperparameters()) if tuner.online else hyper)
         return row
+
+    def _online_step(self, gradient: Params) -> None:
+        self.tuner.online_step(scale(self.plan.zeta, gradient))
 
     def _resolve(self, outcome: Outcome) -> None:
         """Fix a relative ζ in the first outer step: at ζ* both parts of the gradient are equally long."""
@@ -273,7 +319,7 @@ class _PlainRun:
         self.rows: list[Row] = []
         self.kept: Kept | None = None
 
-    def follow(self, tuned: Lane) -> None:
+    def follow(self, tuned: Lane) -> Rounds[None]:
         """Make one more outer step, unless there were enough; the first round of an offline run is shared."""
         if len(self.rows) >= self._steps:
             return
@@ -281,7 +327,7 @@ class _PlainRun:
         if tuned.rounds == 1 and not tuner.online:
             self._lane.states, self._lane.rounds = tuned.states, 1
         else:
-            self._lane.run(self._plan, start)
+            self._lane.take((yield self._lane.job(self._plan, start)))
         present = clone(problem.hyperparameters())
         problem.load_hyper(start)
         row: Row = {"outer_step": self._lane.rounds}
@@ -314,7 +360,7 @@ def _ending(result: Result, failure: DivergenceError | None) -> Row:
 
 
 def _without_path(plan: Plan) -> Plan:
-    return replace(plan, trajectory=replace(plan.trajectory, objective=ValidationRisk()), derivatives=False)
+    return replace(plan, trajectory=replace(plan.trajectory, objective=PLAIN), derivatives=False)
 
 
 def evaluations(tuner: Tuner, test: Source | None) -> Row:

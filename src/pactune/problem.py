@@ -109,6 +109,9 @@ class Problem:
                     "use ExampleWeights(rows)"
                 )
 
+    runs: tuple[int, ...] = ()
+    """The leading axes of risks and parameters: none, or one where many runs are one problem."""
+
     # The state of the modules, as dictionaries
 
     def parameters(self) -> Params:

@@ -42,7 +42,9 @@ def sub(a: Params, b: Params) -> Params:
 
 
 def scale(alpha: float | Tensor, a: Params) -> Params:
-    """Return αa."""
+    """Return αa; a vector α has a factor for each entry of the leading axis."""
+    if isinstance(alpha, Tensor) and alpha.ndim:
+        return {name: value * alpha.reshape(-1, *[1] * (value.ndim - 1)) for name, value in a.items()}
     return {name: value * alpha for name, value in a.items()}
 
 

@@ -15,7 +15,7 @@ from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
-from pactune.engine import Initial, Lane, Outcome, Plan, World, consumes_randomness
+from pactune.engine import Engine, Initial, Lane, Outcome, Plan, Runner, World, as_engine, consumes_randomness
 from pactune.errors import DivergenceError, SettingError, warn_user
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
@@ -26,7 +26,7 @@ from pactune.problem import Problem
 from pactune.result import Result
 from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run
-from pactune.tracking.recorder import FolderRecorder, Recorder
+from pactune.tracking.recorder import FolderRecorder
 from pactune.trees import Params, clone, norm
 
 __all__ = ["ObjectiveValue", "Tuner"]
@@ -58,6 +58,9 @@ class Tuner:
         seed: of all mini-batches, noise and draws of θ_0. No global seed is touched.
         initial: P_0, a function from a `torch.Generator` to a dict of parameters. By default a single chain without
             restart starts at the model's present parameters; otherwise the modules' `reset_parameters` are used.
+        path_stride: measure Δ_t at every so many steps only, from a random first one, and rescale the sum; unbiased.
+        engine: how inner steps are run: "auto", "eager", "traced", "compiled", "captured", or an engine with settings
+            of its own.
 
     Raises:
         SettingError: a setting breaks its rule.
@@ -92,6 +95,8 @@ class Tuner:
         online: bool = False,
         seed: int = 0,
         initial: Initial | None = None,
+        path_stride: int = 1,
+        engine: str | Engine = "auto",
     ) -> None:
         self.problem = problem
         self.inner = as_dynamics(inner)
@@ -101,7 +106,9 @@ class Tuner:
         self.risk_estimator = hypergradient if hypergradient is not None else Truncated(1)
         self.path_estimator = path_hypergradient if path_hypergradient is not None else Truncated(0)
         self.restart, self.online, self.initial = restart, online, initial
+        self.path_stride = path_stride
         self._check_settings()
+        self.runner = Runner(as_engine(engine, problem))
         self.start_hyper = clone(problem.hyperparameters())
         self._pending = False
         self._last: tuple[Params, Params] | None = None
@@ -126,7 +133,8 @@ class Tuner:
         self.move_hyper()
         with self.problem.training_mode():
             self.prepare(plan.zeta)
-            outcome = self.lane.run(plan, self.problem.hyperparameters())
+            (outcome,) = self.runner.run([self.lane.job(plan, self.problem.hyperparameters())])
+        self.lane.take(outcome)
         value, _ = self.measure(outcome, plan.zeta)
         self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
@@ -180,7 +188,7 @@ class Tuner:
             plain_steps=plain_steps,
             on_divergence=on_divergence,
         )
-        settings = replace(settings, recorder=self._recorder(settings, run_dir, resume=resume))
+        settings = self.recorded(settings, run_dir, resume=resume)
         rule = AutoZeta() if self.objective.zeta == "auto" else self.objective.zeta
         runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
         with progress_for(progress, total=outer_steps * runs) as shown:
@@ -188,15 +196,17 @@ class Tuner:
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
 
-    def _recorder(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> Recorder:
+    def recorded(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> FitSettings:
+        """Return the settings of a fit that is recorded in `run_dir`."""
         if run_dir is None:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
-            return Recorder()
+            return settings
         if not isinstance(run_dir, (str, Path)):
             raise SettingError(f"`run_dir` must be a path or None, got {run_dir!r}")
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
-        return FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+        recorder = FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+        return replace(settings, recorder=recorder)
 
     def on(self, problem: Problem) -> Tuner:
         """Return a tuner with the same settings on another problem with the same modules, at its start."""
@@ -213,6 +223,8 @@ class Tuner:
             online=self.online,
             seed=self.seed,
             initial=self.initial,
+            path_stride=self.path_stride,
+            engine=self.runner.engine,
         )
 
     # What a round is made of
@@ -255,7 +267,14 @@ class Tuner:
         """Return how a round is run at ζ."""
         default = self.objective.default_hyper(self.start_hyper) if self.objective.compares_default else None
         trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic, default)
-        return Plan(trajectory, self.inner_steps, zeta, self.risk_estimator, self.path_estimator)
+        return Plan(
+            trajectory,
+            self.inner_steps,
+            zeta,
+            self.risk_estimator,
+            self.path_estimator,
+            path_stride=self.path_stride if self.objective.has_path else 1,
+        )
 
     def prepare(self, zeta: float) -> None:
         """Check, before the first round, that all can be differentiated."""
@@ -363,7 +382,11 @@ class Tuner:
     def _check_settings(self) -> None:
         if not isinstance(self.problem, Problem):
             raise SettingError(f"`problem` must be a Problem, got {type(self.problem).__name__}")
-        for name, value in (("inner_steps", self.inner_steps), ("chains", self.chains)):
+        for name, value in (
+            ("inner_steps", self.inner_steps),
+            ("chains", self.chains),
+            ("path_stride", self.path_stride),
+        ):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SettingError(f"`{name}` must be a whole number ≥ 1, got {value!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.engine import run_round
+from pactune.engine import Job, run_round
 from pactune.trees import clone
 
 Data = tuple[Tensor, Tensor]
@@ -60,7 +60,7 @@ def test_equals_the_tuner_on_the_same_trajectory(noisy: bool, stored: bool, way:
     tuner = tuner_of(model, pt.SGD(lr=0.05) if way == "SGD" else pt.Adam(lr=0.02))
     problem, world = tuner.problem, tuner.world
     start = world.begin(clone(problem.parameters()), problem.buffers())
-    theirs = run_round(tuner.plan(0.1), [start], problem.hyperparameters(), lambda t: world.ticks(t, 1))
+    theirs = run_round(Job(tuner.plan(0.1), [start], problem.hyperparameters(), lambda t: world.ticks(t, 1)))
 
     # A loop that somebody else owns, with an optimizer of torch, meets the same batches and the same dropout.
     optimizer: torch.optim.Optimizer

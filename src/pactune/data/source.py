@@ -18,11 +18,19 @@ __all__ = ["Batch", "Source", "count_rows", "in_type", "map_tensors", "move", "q
 
 
 class Batch(NamedTuple):
-    """One mini-batch: what the data set yields, how many rows, and which rows where that is known."""
+    """One mini-batch.
+
+    Attributes:
+        data: what the data set yields.
+        rows: how many rows it has.
+        numbers: which rows, where that is known.
+        stacked: whether its tensors have a leading axis for many runs at once.
+    """
 
     data: Any
     rows: int
     numbers: Tensor | None = None
+    stacked: bool = False
 
 
 class Source(ABC):

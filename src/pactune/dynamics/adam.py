@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pactune.dynamics.base import Dynamics, Schedule, Slots, StepInputs, check_positive, coupled, decay, step_size
+from pactune.dynamics.base import (
+    Dynamics,
+    Number,
+    Schedule,
+    Slots,
+    StepInputs,
+    check_positive,
+    coupled,
+    decay,
+    step_size,
+)
 from pactune.errors import SettingError
 from pactune.trees import Params, map_tree, zeros_like
 
@@ -40,25 +51,30 @@ class Adam(Dynamics):
         """Return the two moving averages, both 0."""
         return {"first": zeros_like(params), "second": zeros_like(params)}
 
+    def numbers(self, step: int) -> dict[str, float]:
+        """Return η_t, η_t over the first bias correction, and the root of the second."""
+        eta, (beta1, beta2) = self.learning_rate(step), self.betas
+        return {"lr": eta, "size": eta / (1 - beta1 ** (step + 1)), "root": (1 - beta2 ** (step + 1)) ** 0.5}
+
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1} and the moving averages after the step."""
-        eta, count = self.learning_rate(inputs.step), inputs.step + 1
-        beta1, beta2 = self.betas
+        eta, (beta1, beta2) = inputs.numbers["lr"], self.betas
         gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
         if not (inputs.factors or torch.is_grad_enabled()):
-            moved, slots = self._fused(params, slots, gradient, eta, count)
+            moved, slots = self._fused(params, slots, gradient, inputs.numbers)
             return (decay(moved, inputs, eta) if self.decoupled else moved), slots
         first = map_tree(lambda m, g: torch.lerp(m, g, 1 - beta1), slots["first"], gradient)
         second = map_tree(lambda v, g: (v * beta2).addcmul(g, g, value=1 - beta2), slots["second"], gradient)
-        correction1, correction2 = 1 - beta1**count, (1 - beta2**count) ** 0.5
         moved = {}
         for name, p in params.items():
-            size = step_size(eta, inputs.factors, name) / correction1
-            denominator = _root(second[name]) / correction2 + self.eps
+            size = step_size(inputs.numbers["size"], inputs.factors, name)
+            denominator = _root(second[name]) / inputs.numbers["root"] + self.eps
             moved[name] = p - size * (first[name] / denominator)
         return (decay(moved, inputs, eta) if self.decoupled else moved), {"first": first, "second": second}
 
-    def _fused(self, params: Params, slots: Slots, gradient: Params, eta: float, count: int) -> tuple[Params, Slots]:
+    def _fused(
+        self, params: Params, slots: Slots, gradient: Params, numbers: Mapping[str, Number]
+    ) -> tuple[Params, Slots]:
         """Make the same step with one kernel per operation for all tensors, where no derivative is wanted."""
         beta1, beta2 = self.betas
         names, p, g = list(params), list(params.values()), [gradient[name] for name in params]
@@ -66,9 +82,11 @@ class Adam(Dynamics):
         second = torch._foreach_mul([slots["second"][name] for name in names], beta2)
         torch._foreach_addcmul_(second, g, g, 1 - beta2)
         denominator = torch._foreach_sqrt(second)
-        torch._foreach_div_(denominator, (1 - beta2**count) ** 0.5)
+        torch._foreach_div_(denominator, numbers["root"])
         torch._foreach_add_(denominator, self.eps)
-        moved = torch._foreach_addcdiv(p, first, denominator, -eta / (1 - beta1**count))
+        update = torch._foreach_mul(first, numbers["size"])
+        torch._foreach_div_(update, denominator)
+        moved = torch._foreach_sub(p, update)
         named = [dict(zip(names, values, strict=True)) for values in (moved, first, second)]
         return named[0], {"first": named[1], "second": named[2]}
 

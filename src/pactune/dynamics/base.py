@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -12,11 +12,12 @@ from torch import Tensor
 from pactune.errors import SettingError
 from pactune.trees import Params, map_tree
 
-__all__ = ["Dynamics", "Schedule", "Slots", "StepInputs", "StepSize", "check_positive", "descend"]
+__all__ = ["Dynamics", "Number", "Schedule", "Slots", "StepInputs", "StepSize", "check_positive", "descend"]
 
 Slots = dict[str, Params]
 Schedule = float | Callable[[int], float]
 StepSize = float | Params
+Number = float | Tensor
 
 
 class StepInputs(NamedTuple):
@@ -27,20 +28,22 @@ class StepInputs(NamedTuple):
         penalty_gradient: the penalty's θ-gradient as a function of θ, None without a penalty.
         factors: factors on the step size by parameter name; a name that is missing has factor 1.
         noise: a standard normal draw ξ_t, for dynamics that want it.
-        step: number of steps since θ_0, for schedules and bias corrections.
+        numbers: what changes with the step count, as `Dynamics.numbers` gives it; tensors where steps are recorded once
+            and run many times.
     """
 
     gradient: Params
     penalty_gradient: Callable[[Params], Params] | None
     factors: Params
     noise: Params | None
-    step: int
+    numbers: Mapping[str, Number]
 
 
 class Dynamics(ABC):
     """How θ moves. Settings are frozen; what a step remembers lives in named slots of tensors.
 
-    To add one, subclass, write `step`, and add a row to the conformance table of the tests.
+    To add one, subclass, write `step`, and add a row to the conformance table of the tests. A step must not look at
+    its own count: whatever depends on it (a schedule, a bias correction) comes through `numbers`.
     """
 
     lr: Schedule
@@ -65,6 +68,10 @@ class Dynamics(ABC):
             raise SettingError(f"`lr` must be a finite number ≥ 0 at every step, its schedule gave {eta!r} at {step}")
         return eta
 
+    def numbers(self, step: int) -> dict[str, float]:
+        """Return what a step needs that changes with the number of steps since θ_0; `lr` is always among it."""
+        return {"lr": self.learning_rate(step)}
+
     def inverse_temperature_or_none(self) -> float | None:
         """Return τ where the dynamics has a finite one."""
         return None
@@ -74,12 +81,12 @@ class Dynamics(ABC):
         return self
 
 
-def step_size(eta: float, factors: Params, name: str) -> float | Tensor:
+def step_size(eta: Number, factors: Params, name: str) -> Number:
     """Return η_t, times the hyperparameter's factor where there is one."""
     return eta * factors[name] if name in factors else eta
 
 
-def descend(params: Params, direction: Params, eta: float, factors: Params) -> Params:
+def descend(params: Params, direction: Params, eta: Number, factors: Params) -> Params:
     """Return θ − η d, with the factors of the step size."""
     return {name: p - step_size(eta, factors, name) * direction[name] for name, p in params.items()}
 
@@ -91,7 +98,7 @@ def coupled(params: Params, inputs: StepInputs) -> Params:
     return map_tree(lambda g, d: g + d, inputs.gradient, inputs.penalty_gradient(params))
 
 
-def decay(params: Params, inputs: StepInputs, eta: float) -> Params:
+def decay(params: Params, inputs: StepInputs, eta: Number) -> Params:
     """Return θ' − η ∇penalty(θ'), the decoupled form of Loshchilov and Hutter."""
     if inputs.penalty_gradient is None:
         return params

@@ -43,7 +43,7 @@ class Langevin(Dynamics):
 
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1}."""
-        eta = self.learning_rate(inputs.step)
+        eta = inputs.numbers["lr"]
         moved = descend(params, coupled(params, inputs), eta, inputs.factors)
         if inputs.noise is None or math.isinf(self.inverse_temperature):
             return moved, slots

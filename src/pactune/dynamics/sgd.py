@@ -40,7 +40,7 @@ class SGD(Dynamics):
 
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1} and b_{t+1}."""
-        eta = self.learning_rate(inputs.step)
+        eta = inputs.numbers["lr"]
         gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
         direction = gradient
         if self.momentum:

@@ -1,20 +1,37 @@
 """How the inner loop is run."""
 
-from pactune.engine.eager import Outcome, Plan, run_round
+from pactune.engine.base import Engine
+from pactune.engine.captured import Captured
+from pactune.engine.choice import as_engine
+from pactune.engine.eager import Eager
 from pactune.engine.lane import Lane
 from pactune.engine.paired import Drifts, PairedChains, Paths, run_pairs
+from pactune.engine.plan import Job, Outcome, Plan
+from pactune.engine.rounds import combine, run_chains, run_round
+from pactune.engine.runner import Runner
+from pactune.engine.traced import Compiled, Traced
 from pactune.engine.world import Initial, World, consumes_randomness
 
 __all__ = [
+    "Captured",
+    "Compiled",
     "Drifts",
+    "Eager",
+    "Engine",
     "Initial",
+    "Job",
     "Lane",
     "Outcome",
     "PairedChains",
     "Paths",
     "Plan",
+    "Runner",
+    "Traced",
     "World",
+    "as_engine",
+    "combine",
     "consumes_randomness",
+    "run_chains",
     "run_pairs",
     "run_round",
 ]

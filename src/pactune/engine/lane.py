@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pactune.engine.eager import Outcome, Plan, run_round
+from pactune.engine.base import Engine
+from pactune.engine.eager import Eager
+from pactune.engine.plan import Job, OnStep, Outcome, Plan
+from pactune.engine.runner import Runner
 from pactune.engine.world import World
-from pactune.hypergradient.trajectory import InnerState
+from pactune.hypergradient.trajectory import InnerState, Tick
+from pactune.streams import Streams
 from pactune.trees import Params
 
 __all__ = ["Lane"]
@@ -36,15 +39,26 @@ class Lane:
     states: list[InnerState] | None = None
     rounds: int = 0
 
-    def run(self, plan: Plan, hyper: Params, on_step: Callable[[Params], None] | None = None) -> Outcome:
+    def run(self, plan: Plan, hyper: Params, on_step: OnStep | None = None, engine: Engine | None = None) -> Outcome:
         """Run one round; a round that is interrupted leaves the lane as it was."""
+        (outcome,) = Runner(engine or Eager()).run([self.job(plan, hyper, on_step)])
+        self.take(outcome)
+        return outcome
+
+    def job(self, plan: Plan, hyper: Params, on_step: OnStep | None = None) -> Job:
+        """Return the next round."""
         states, drawn = self._starts(hyper)
         first = self.rounds * plan.inner_steps
-        outcome = run_round(
-            plan, states, hyper, lambda t: self.world.ticks(first + t, self.chains), drawn=drawn, on_step=on_step
-        )
+        phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # of no seed, so that many runs share it
+
+        def ticks(t: int) -> list[Tick]:
+            return self.world.ticks(first + t, self.chains)
+
+        return Job(plan, states, hyper, ticks, drawn, on_step, phase)
+
+    def take(self, outcome: Outcome) -> None:
+        """Go where a round has led."""
         self.states, self.rounds = outcome.states, self.rounds + 1
-        return outcome
 
     def state(self) -> dict[str, Any]:
         """Return where the chains are, as a checkpoint holds it; randomness needs no state."""

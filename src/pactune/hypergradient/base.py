@@ -56,6 +56,12 @@ class Running(ABC):
     def moved(self, record: Record) -> None:
         """Take in that the step was made."""
 
+    def skipped(self, record: Record) -> None:
+        """Take in that there is no summand at θ_t."""
+
+    def jumped(self, direct: Params) -> None:
+        """Take in that steps were made out of sight; `direct`, unless empty, is the sum of all direct derivatives."""
+
     @abstractmethod
     def path(self) -> Params:
         """Return the λ-derivative of Σ_t q_t."""
@@ -73,6 +79,8 @@ class Estimator(ABC):
 
     online: bool = False
     for_path: bool = True
+    direct: bool = False  # of the regularizer, only the direct dependence of each summand on λ is differentiated
+    stackable: bool = False  # works on many runs at once, with a leading axis in every tensor
 
     @abstractmethod
     def start(self, trajectory: Trajectory, tape: Tape) -> Running:
@@ -85,6 +93,10 @@ class Estimator(ABC):
     @abstractmethod
     def anchor(self, t: int, inner_steps: int) -> int:
         """Return the step whose iterate is held fixed when a function of θ_t is differentiated; t ≤ T."""
+
+    def unseen(self, inner_steps: int) -> int:
+        """Return how many first steps of a round it need not see when it differentiates the risk at θ_T."""
+        return 0
 
     def memory(self, inner_steps: int) -> int:
         """Return how many past steps the tape must keep."""

@@ -127,6 +127,10 @@ class Implicit(Estimator):
 
     for_path = False
 
+    def unseen(self, inner_steps: int) -> int:
+        """Return T − 1: the last mini-batch is looked at again."""
+        return inner_steps - 1
+
     def reach(self, inner_steps: int) -> int:
         """Return 0: no step of the dynamics is differentiated."""
         return 0

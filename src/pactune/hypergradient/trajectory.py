@@ -5,8 +5,8 @@ Every estimator is written on these functions alone; engines decide when they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.data import Batch
-from pactune.dynamics.base import Dynamics, Slots, StepInputs
+from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
 from pactune.errors import GradientError
 from pactune.objectives.base import Objective, PathContext
 from pactune.problem import Problem
@@ -35,12 +35,22 @@ class InnerState(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """The outside world at one inner step: mini-batches, noise, and the seeds of stochastic forwards."""
+    """The outside world at one inner step.
+
+    Attributes:
+        train: the mini-batch S_T^(t).
+        valid: the mini-batch S_V^(t).
+        noise: ξ_t, for dynamics that want it.
+        keys: the seeds of stochastic forwards, None where nothing is stochastic.
+        numbers: the dynamics' numbers of this step as tensors, where steps are recorded once and run many times; None
+            computes them from the step count.
+    """
 
     train: Batch
     valid: Batch
     noise: Params | None
     keys: tuple[int, int] | None
+    numbers: Mapping[str, Number] | None = None
 
 
 class Record(NamedTuple):
@@ -94,6 +104,7 @@ class Trajectory:
         objective: what is measured along the way.
         stochastic: whether forwards draw random numbers and have to be seeded step by step.
         default_hyper: λ0, for an objective that compares with it.
+        side: a CUDA stream on which the second gradient of a step runs beside the first.
     """
 
     problem: Problem
@@ -101,6 +112,7 @@ class Trajectory:
     objective: Objective
     stochastic: bool = False
     default_hyper: Params | None = None
+    side: torch.cuda.Stream | None = None
 
     # Measuring at θ_t
 
@@ -115,12 +127,15 @@ class Trajectory:
         closed = by_hyper and not by_params and self.problem.has_penalty_vjp
         params, lambdas = leaves(state.params), leaves(hyper) if by_hyper and not closed else hyper
         buffers = clone(state.buffers)
-        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
         if not self.objective.has_path:
-            return Observation(gradient, buffers)
-        second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
+            return Observation(self._train_gradient(params, lambdas, buffers, tick, graph=graph), buffers)
+        with _beside(self.side):
+            second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
+        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
         with torch.set_grad_enabled((by_hyper or by_params) and not closed):
-            context = self._context(state, self._factors(params, lambdas))
+            context = self._context(state, tick, self._factors(params, lambdas))
             train, valid = self._compared(gradient, second, params, lambdas)
         measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
         detached = _plain(gradient)
@@ -138,6 +153,13 @@ class Trajectory:
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
         named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
         return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
+
+    def look(self, state: InnerState, hyper: Params, tick: Tick) -> Observation:
+        """Return ∇R_T(θ_t) alone, where q_t is not measured."""
+        buffers = clone(state.buffers)
+        return Observation(
+            _plain(self._train_gradient(leaves(state.params), hyper, buffers, tick, graph=False)), buffers
+        )
 
     # Moving
 
@@ -186,12 +208,15 @@ class Trajectory:
 
     # The risk at θ_T
 
-    def final_risk(self, state: InnerState, hyper: Params, *, key: int | None = None) -> ValueAndGradient:
+    def final_risk(
+        self, state: InnerState, hyper: Params, *, key: int | None = None, derivatives: bool = True
+    ) -> ValueAndGradient:
         """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives."""
         source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
         risk = self.problem.valid_risk if self.objective.risk_of == "valid" else self.problem.train_risk
-        params, lambdas = leaves(state.params), leaves(hyper)
-        value, rows = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device), 0
+        wanted = leaves if derivatives else _plain
+        params, lambdas = wanted(state.params), wanted(hyper)
+        value, rows = torch.zeros(self.problem.runs, dtype=self.problem.dtype, device=self.problem.device), 0
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
             self._seed(key)
@@ -273,8 +298,11 @@ class Trajectory:
     def _factors(self, params: Params, hyper: Params) -> Params:
         return self.problem.learning_rates(params, hyper) if self.problem.has_learning_rates else {}
 
-    def _context(self, state: InnerState, factors: Params) -> PathContext:
-        eta = self.dynamics.learning_rate(state.step)
+    def _numbers(self, state: InnerState, tick: Tick) -> Mapping[str, Number]:
+        return self.dynamics.numbers(state.step) if tick.numbers is None else tick.numbers
+
+    def _context(self, state: InnerState, tick: Tick, factors: Params) -> PathContext:
+        eta = self._numbers(state, tick)["lr"]
         return PathContext(eta, factors, self.problem.train.rows, self.problem.valid.rows)
 
     def _move(
@@ -282,7 +310,7 @@ class Trajectory:
     ) -> tuple[Params, Slots]:
         penalty = (lambda at: self.problem.penalty_gradient(at, hyper)) if self.problem.has_penalty else None
         factors = self._factors(state.params, hyper)
-        inputs = StepInputs(gradient, penalty, factors, tick.noise, state.step)
+        inputs = StepInputs(gradient, penalty, factors, tick.noise, self._numbers(state, tick))
         return dynamics.step(state.params, state.slots, inputs)
 
     def _seed(self, key: int | None) -> None:
@@ -297,7 +325,8 @@ def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
             "a loss does not depend on the model's parameters; compute it from the model's output as a tensor, "
             "without .item(), .detach() or no_grad()"
         )
-    found = torch.autograd.grad(risk, list(params.values()), create_graph=graph, allow_unused=True)
+    whole = risk.sum() if risk.ndim else risk  # the risks of many runs do not depend on each other
+    found = torch.autograd.grad(whole, list(params.values()), create_graph=graph, allow_unused=True)
     return split(found, params)[0]
 
 
@@ -320,6 +349,17 @@ def _plain(tree: Params) -> Params:
 
 def _without_graph(context: PathContext) -> PathContext:
     return context._replace(factors=_plain(context.factors))
+
+
+@contextmanager
+def _beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run on a stream that starts where the present one is."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
 
 
 def _second_order(graph: bool) -> AbstractContextManager[None]:

@@ -28,10 +28,20 @@ class Truncated(Estimator):
     k: int
 
     online = True
+    stackable = True
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 0:
             raise SettingError(f"`k` must be a whole number ≥ 0, got {self.k!r}")
+
+    @property
+    def direct(self) -> bool:  # type: ignore[override]
+        """Whether k = 0."""
+        return self.k == 0
+
+    def unseen(self, inner_steps: int) -> int:
+        """Return T − k: only the last k steps matter to the risk at θ_T."""
+        return inner_steps - self.k
 
     def reach(self, inner_steps: int) -> int:
         """Return k."""
@@ -71,6 +81,10 @@ class _Running(Running):
         for name, value in self._sum.items():
             value.add_(found[name])
         return found
+
+    def jumped(self, direct: Params) -> None:
+        if direct:
+            self._sum = direct
 
     def path(self) -> Params:
         return self._sum

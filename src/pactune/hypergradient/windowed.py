@@ -26,9 +26,15 @@ class Windowed(Estimator):
 
     w: int
 
+    stackable = True
+
     def __post_init__(self) -> None:
         if isinstance(self.w, bool) or not isinstance(self.w, int) or self.w < 1:
             raise SettingError(f"`w` must be a whole number ≥ 1, got {self.w!r}")
+
+    def unseen(self, inner_steps: int) -> int:
+        """Return the start of the last window."""
+        return self.anchor(inner_steps, inner_steps)
 
     def reach(self, inner_steps: int) -> int:
         """Return the length of a window."""
@@ -65,6 +71,13 @@ class _Running(Running):
         self._close_full_window()
         self._sum = add(self._sum, seen.by_hyper)
         self._sources.append(seen.by_params)
+
+    def skipped(self, record: Record) -> None:
+        self._close_full_window()
+        self._sources.append(zeros_like(record.state.params))
+
+    def jumped(self, direct: Params) -> None:
+        self._first = False
 
     def moved(self, record: Record) -> None:
         if not self._sources:

@@ -29,7 +29,7 @@ class PathContext(NamedTuple):
         valid_rows: n_V.
     """
 
-    learning_rate: float
+    learning_rate: float | Tensor
     factors: Params
     train_rows: int
     valid_rows: int
@@ -57,6 +57,7 @@ class Objective(ABC):
     compares_default: bool = False  # the second gradient is that of the training risk under the default λ0
     uses_step_size: bool = False
     risk_of: Literal["train", "valid"] = "valid"
+    closed: bool = False  # `measure` knows its derivatives in closed form
 
     @abstractmethod
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:

@@ -40,6 +40,7 @@ class HyperDrift(Objective):
 
     uses_valid_gradient = False
     compares_default = True
+    closed = True
 
     def __post_init__(self) -> None:
         check_zeta(self.zeta)

@@ -39,6 +39,11 @@ class PACBayes(Objective):
         if self.chain_mean not in ("inside", "outside"):
             raise SettingError(f'`chain_mean` must be "inside" or "outside", got {self.chain_mean!r}')
 
+    @property
+    def closed(self) -> bool:  # type: ignore[override]
+        """Whether nothing is clipped."""
+        return self.clip_train is None and self.clip_valid is None
+
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return ‖clip(∇R_T) − clip(∇R_V)‖²."""
         difference = sub(clip(train, self.clip_train), clip(valid, self.clip_valid))
@@ -46,7 +51,7 @@ class PACBayes(Objective):
 
     def measure(self, train: Params, valid: Params, context: PathContext) -> Measured:
         """Return the summand and its derivatives ±2Δ in closed form where nothing is clipped."""
-        if self.clip_train is not None or self.clip_valid is not None:
+        if not self.closed:
             return super().measure(train, valid, context)
         difference = sub(train, valid)
         return Measured(dot(difference, difference), scale(2.0, difference), scale(-2.0, difference))

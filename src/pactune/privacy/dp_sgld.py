@@ -100,7 +100,7 @@ class DPSGLD:
             index = order[:, t * self.batch_size : (t + 1) * self.batch_size].to(x.device)
             gradient = self._clipped_mean(model, loss, params, x[index], y[index])
             noise = {name: _normal(p, generator) for name, p in params.items()}
-            params, _ = langevin.step(params, {}, StepInputs(gradient, None, {}, noise, t))
+            params, _ = langevin.step(params, {}, StepInputs(gradient, None, {}, noise, langevin.numbers(t)))
         return PrivateRun(params, self.privacy(rows, chains), total)
 
     def _clipped_mean(self, model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Tensor) -> Params:

@@ -33,6 +33,8 @@ def describe_run(tuner: Tuner, settings: FitSettings, test: Source | None) -> di
         "online": tuner.online,
         "seed": tuner.seed,
         "initial": _words(tuner.initial),
+        "path_stride": tuner.path_stride,
+        "engine": _words(tuner.runner.engine),
         "keep": settings.keep,
         "tolerance": settings.tolerance,
         "plain_steps": settings.plain_steps,

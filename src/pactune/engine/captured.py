@@ -1,0 +1,255 @@
+"""The captured engine: many inner steps as one CUDA graph, replayed without Python and without launch gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pactune.engine.base import Engine, Track, log
+from pactune.engine.chain import Carry
+from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
+from pactune.engine.traced import Program, as_flat, trace
+
+__all__ = ["Captured"]
+
+MOST_GRAPHS = 4  # kept by one engine; each holds its memory on the device
+WARM_UPS = 2  # runs before the capture, in which libraries choose their kernels and allocate
+
+
+@dataclass
+class Captured(Engine):
+    """Capture `steps` inner steps of all chains in a CUDA graph and replay it.
+
+    The training and the validation gradient of a step run on two streams, and chains or runs that are not stacked on
+    streams of their own. Mini-batches and noise are copied into fixed places before each replay. Falls back to the
+    eager engine, and logs why, where the steps cannot be captured.
+
+    Args:
+        steps: inner steps per replay.
+        two_streams: run the two gradients of a step side by side.
+        fuse: compile each step with `torch.compile` before it is captured, which fuses what is elementwise.
+        autotune: let cuDNN try its kernels and take the fastest; which one that is may differ from run to run.
+        tf32: multiply in TF32, about three digits; None leaves PyTorch's own flags alone.
+        autocast: run the models in "bfloat16" or "float16" where autocast thinks it safe.
+        channels_last: lay images and their kernels out with channels last.
+    """
+
+    steps: int = 20
+    two_streams: bool = True
+    fuse: bool = False
+    autotune: bool = False
+    tf32: bool | None = None
+    autocast: Literal["bfloat16", "float16"] | None = None
+    channels_last: bool = False
+
+    _graphs: list[_Graph] = field(default_factory=list, init=False, repr=False)
+    _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
+
+    def run_ahead(self, tracks: Sequence[Track], steps: int) -> int:
+        """Replay as many whole graphs as fit."""
+        stride = tracks[0].chain.plan.path_stride
+        size = -(-self.steps // stride) * stride
+        if reason := self._reason(tracks):
+            log.info("steps are run one by one: %s", reason)
+            return 0
+        start = 0
+        while not tracks[0].chain.measures(start):  # so that every graph begins with a measured step
+            start += 1
+        replays = (steps - start) // size
+        if replays < 1:
+            return 0
+        for t in range(start):
+            for track in tracks:
+                track.chain.step(track.ticks(t), track.chain.hyper)
+        stop = start + replays * size
+        lines = [_Line(track, start, stop, size, self) for track in tracks]
+        graph = self._graph(lines)
+        if graph is None:
+            return start
+        graph.load(lines)
+        for first in range(start, stop, size):
+            graph.replay(lines, first)
+        graph.unload(lines, stop - start)
+        return stop
+
+    def _reason(self, tracks: Sequence[Track]) -> str | None:
+        if tracks[0].chain.plan.trajectory.problem.device.type != "cuda":
+            return "the model is not on a CUDA device"
+        return next((reason for track in tracks if (reason := refusal(track))), None)
+
+    def _graph(self, lines: list[_Line]) -> _Graph | None:
+        """Return the graph of these chains, captured at the first call."""
+        for known in self._graphs:
+            if known.matches(lines):
+                return known
+        if any(line.segment.same(failed) for line in lines for failed in self._failed):
+            return None
+        try:
+            with self.precision():
+                graph = _Graph(lines, self)
+        except Exception as error:  # a model may do anything that cannot be captured
+            torch.cuda.synchronize()
+            log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)
+            self._failed.append(lines[0].segment)
+            return None
+        self._graphs = [*self._graphs[1 - MOST_GRAPHS :], graph]
+        return graph
+
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """Set the flags under which kernels are chosen, and put them back."""
+        cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+        before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+        cudnn.benchmark = self.autotune or before[0]
+        if self.tf32 is not None:
+            cudnn.allow_tf32 = matmul.allow_tf32 = self.tf32
+        try:
+            with ExitStack() as stack:
+                if self.autocast is not None:
+                    kind = getattr(torch, self.autocast)
+                    stack.enter_context(torch.autocast("cuda", dtype=kind, cache_enabled=False))
+                yield
+        finally:
+            cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+class _Line:
+    """One chain, and what it meets in the steps that are replayed."""
+
+    def __init__(self, track: Track, start: int, stop: int, size: int, engine: Captured) -> None:
+        chain = track.chain
+        plan = chain.plan
+        derived = bool(plan.derivatives and plan.trajectory.objective.has_path)
+        self.track, self.size = track, size
+        self.segment = Segment(plan.trajectory, tuple(chain.measures(start + i) for i in range(size)), derived=derived)
+        carry = chain.carry
+        self.carry, self.carry_shape = flatten(carry._replace(state=carry.state._replace(step=0)))
+        self.hyper, self.hyper_shape = flatten(chain.hyper)
+        self.feed = Feed(track, start, stop)
+        self.outside, self.outside_shape = self.feed.flat(start, size)
+        self.layout = torch.channels_last if engine.channels_last else torch.preserve_format
+
+    @property
+    def shapes(self) -> tuple[Shape, Shape, Shape]:
+        return self.carry_shape, self.hyper_shape, self.outside_shape
+
+    def placed(self, tensors: Flat) -> Flat:
+        """Return copies at fixed places, in the layout of the engine."""
+        return [_copy(tensor, self.layout) for tensor in tensors]
+
+    def jump(self, flat: Flat, steps: int) -> None:
+        """Bring the chain where the replays have led."""
+        chain = self.track.chain
+        carry: Carry = self.carry_shape.restore([value.clone(memory_format=torch.contiguous_format) for value in flat])
+        state = carry.state._replace(step=chain.carry.state.step + steps)
+        chain.jump(carry._replace(state=state), steps)
+
+
+class _Graph:
+    """A captured graph and the fixed places it reads and writes."""
+
+    def __init__(self, lines: list[_Line], engine: Captured) -> None:
+        self._segments, self._shapes = [line.segment for line in lines], [line.shapes for line in lines]
+        self._carries = [line.placed(line.carry) for line in lines]
+        self._hypers = [line.placed(line.hyper) for line in lines]
+        self._outsides = [line.placed(line.outside) for line in lines]
+        self._sources: list[list[Tensor | None]] = [[None] * len(flat) for flat in self._outsides]
+        programs = [_program(line, engine) for line in lines]
+        streams = [_stream() for _ in lines]
+
+        def body() -> None:
+            main = torch.cuda.current_stream()
+            parts = zip(programs, streams, self._carries, self._hypers, self._outsides, strict=True)
+            for stream in streams:
+                stream.wait_stream(main)
+            for program, stream, carry, hyper, outside in parts:
+                with torch.cuda.stream(stream):
+                    after = program(*carry, *hyper, *outside)
+                    torch._foreach_copy_(carry, list(after))
+            for stream in streams:
+                main.wait_stream(stream)
+
+        side = _stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side), torch.no_grad():
+            for _ in range(WARM_UPS):
+                body()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph), torch.no_grad():
+            body()
+
+    def matches(self, lines: list[_Line]) -> bool:
+        """Whether the graph was captured for these chains."""
+        if len(lines) != len(self._segments):
+            return False
+        pairs = zip(lines, self._segments, self._shapes, strict=True)
+        return all(line.segment.same(segment) and line.shapes == shapes for line, segment, shapes in pairs)
+
+    def load(self, lines: list[_Line]) -> None:
+        """Put the chains' tensors and λ into their places."""
+        for line, carry, hyper in zip(lines, self._carries, self._hypers, strict=True):
+            for place, value in zip([*carry, *hyper], [*line.carry, *line.hyper], strict=True):
+                place.copy_(value)
+
+    def replay(self, lines: list[_Line], start: int) -> None:
+        """Bring in what the next steps meet, where it is not there yet, and run them."""
+        for line, places, sources in zip(lines, self._outsides, self._sources, strict=True):
+            values, _ = line.feed.flat(start, line.size)
+            for i, (place, value) in enumerate(zip(places, values, strict=True)):
+                if sources[i] is not value:
+                    place.copy_(value)
+                    sources[i] = value
+        self._graph.replay()
+
+    def unload(self, lines: list[_Line], steps: int) -> None:
+        """Take the chains out of their places."""
+        for line, carry in zip(lines, self._carries, strict=True):
+            line.jump(carry, steps)
+
+
+def _program(line: _Line, engine: Captured) -> Program:
+    """Return the steps of one line as a function of flat tensors, one step after the other."""
+    if not engine.fuse:
+        side = _stream() if engine.two_streams else None
+        trajectory = replace(line.segment.trajectory, side=side)
+        return as_flat(Segment(trajectory, line.segment.measured, derived=line.segment.derived), line.shapes)
+    return _fused(line)
+
+
+def _fused(line: _Line) -> Program:
+    """Return steps that are compiled one by one; all of one kind share a program."""
+    segment, (carry_shape, hyper_shape, outside_shape) = line.segment, line.shapes
+    known: dict[tuple[Any, ...], Program] = {}
+    count = len(carry_shape.tensors)
+
+    def program(*tensors: Tensor) -> Sequence[Tensor]:
+        flat, hyper = list(tensors[:count]), list(tensors[count : count + len(hyper_shape.tensors)])
+        outside: Outside = outside_shape.restore(tensors[count + len(hyper) :])
+        for t, measured in enumerate(segment.measured):
+            met, shape = flatten(outside.single(t))
+            key = (measured, shape)
+            if key not in known:
+                step = Segment(segment.trajectory, (measured,), derived=segment.derived)
+                example = [*flat, *hyper, *met]
+                graph = trace(as_flat(step, (carry_shape, hyper_shape, shape)), example)
+                known[key] = torch.compile(graph, fullgraph=True, dynamic=False)
+            flat = list(known[key](*flat, *hyper, *met))
+        return flat
+
+    return program
+
+
+def _stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+def _copy(tensor: Tensor, layout: torch.memory_format) -> Tensor:
+    if layout is torch.channels_last and tensor.ndim == 4:
+        return tensor.detach().clone(memory_format=torch.channels_last)
+    return tensor.detach().clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,132 @@
+"""One chain of a round: measure at θ_t, move, and let the estimators see what they need."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pactune.engine.plan import Plan
+from pactune.hypergradient.base import Running, Tape
+from pactune.hypergradient.trajectory import InnerState, Record, Tick
+from pactune.trees import Params
+
+__all__ = ["Carry", "Chain", "ChainEnd"]
+
+
+class Carry(NamedTuple):
+    """All that passes from one inner step to the next where no estimator looks on.
+
+    Attributes:
+        state: θ_t with its slots and buffers.
+        total: Σ q_t so far.
+        sums: Σ of the direct λ-derivatives of q_t so far, empty where none are wanted.
+    """
+
+    state: InnerState
+    total: Tensor
+    sums: Params
+
+
+class ChainEnd(NamedTuple):
+    """What one chain gives at the end of a round; several runs at once have a leading axis in all of it.
+
+    Attributes:
+        state: θ_T.
+        risk: the risk at θ_T.
+        total: Y = Σ q_t.
+        risk_gradient: the λ-derivative of the risk, empty without derivatives.
+        path_gradient: the λ-derivative of Y, empty without derivatives or a path term.
+    """
+
+    state: InnerState
+    risk: Tensor
+    total: Tensor
+    risk_gradient: Params
+    path_gradient: Params
+
+
+class Chain:
+    """One chain of a round.
+
+    Args:
+        plan: how the round is run.
+        state: θ_0 of the round.
+        hyper: λ.
+        drawn: the draw from P_0 when the chain starts anew.
+        phase: the first step at which Δ_t is measured.
+    """
+
+    def __init__(self, plan: Plan, state: InnerState, hyper: Params, drawn: Params | None, phase: int = 0) -> None:
+        self.plan, self._phase = plan, phase
+        self._tape = Tape(hyper, plan.memory, drawn)
+        self._state = state
+        problem = plan.trajectory.problem
+        self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
+        self._risk_side: Running | None = None
+        self._path_side: Running | None = None
+        if plan.derivatives:
+            self._risk_side = plan.risk_estimator.start(plan.trajectory, self._tape)
+            if plan.trajectory.objective.has_path:
+                same = plan.path_estimator == plan.risk_estimator
+                self._path_side = self._risk_side if same else plan.path_estimator.start(plan.trajectory, self._tape)
+
+    def step(self, tick: Tick, hyper: Params) -> tuple[Tensor | None, Params | None]:
+        """Measure at θ_t, then move; return q_t and its λ-derivative where it is known at once."""
+        trajectory, path = self.plan.trajectory, self._path_side
+        record = Record(self._state, tick, hyper)
+        found = None
+        if self.measures(self._tape.length):
+            by_params = path is not None and path.by_params
+            seen = trajectory.observe(self._state, hyper, tick, by_hyper=path is not None, by_params=by_params)
+            if path is not None:
+                found = path.observe(record, seen)
+            if seen.summand is not None:
+                self._total = self._total + seen.summand
+        else:
+            seen = trajectory.look(self._state, hyper, tick)
+            if path is not None:
+                path.skipped(record)
+        self._state = trajectory.advance(self._state, hyper, tick, seen)
+        self._tape.append(record)
+        for side in {id(s): s for s in (self._risk_side, path) if s is not None}.values():
+            side.moved(record)
+        return seen.summand, found
+
+    def measures(self, t: int) -> bool:
+        """Whether Δ_t is measured at step t of the round."""
+        return t % self.plan.path_stride == self._phase
+
+    # For engines that run the first steps in their own way
+
+    @property
+    def carry(self) -> Carry:
+        """Where the chain is."""
+        return Carry(self._state, self._total, self._path_side.path() if self._path_side is not None else {})
+
+    @property
+    def hyper(self) -> Params:
+        """λ."""
+        return self._tape.hyper
+
+    def jump(self, carry: Carry, steps: int) -> None:
+        """Take up the chain after `steps` steps that no estimator had to see."""
+        self._state, self._total = carry.state, carry.total
+        self._tape.length += steps
+        if self._risk_side is not None:
+            self._risk_side.jumped({})
+        if self._path_side is not None:
+            self._path_side.jumped(carry.sums)
+
+    def finish(self, key: int | None) -> ChainEnd:
+        """Return the risk at θ_T, Y, and their λ-derivatives."""
+        trajectory, stride = self.plan.trajectory, self.plan.path_stride
+        final = trajectory.final_risk(self._state, self.hyper, key=key, derivatives=self._risk_side is not None)
+        gradient = self._risk_side.risk(final, self._state) if self._risk_side is not None else {}
+        path = self._path_side.path() if self._path_side is not None else {}
+        if stride == 1:
+            return ChainEnd(self._state, final.value, self._total, gradient, path)
+        return ChainEnd(
+            self._state, final.value, stride * self._total, gradient, {n: stride * g for n, g in path.items()}
+        )

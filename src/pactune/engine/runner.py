@@ -1,0 +1,69 @@
+"""Who runs rounds: many as one where they can be stacked, side by side otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pactune.engine.base import Engine, log
+from pactune.engine.chain import ChainEnd
+from pactune.engine.eager import Eager
+from pactune.engine.plan import Job, Outcome
+from pactune.engine.rounds import combine, run_chains
+from pactune.engine.stack import Stack, stack_refusal
+from pactune.hypergradient.trajectory import Trajectory
+
+__all__ = ["Runner"]
+
+MOST_STACKS = 4  # tuned and plain runs, each before and after the first of them ends
+
+
+@dataclass
+class Runner:
+    """Runs the rounds of one run or of a whole grid with one engine.
+
+    Attributes:
+        engine: how inner steps are run.
+    """
+
+    engine: Engine = field(default_factory=Eager)
+
+    _stacks: dict[tuple[int, ...], tuple[Stack | None, list[Trajectory]]] = field(default_factory=dict, init=False)
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Run one round of every job."""
+        ends = self._ends(jobs)
+        pairs = zip(jobs, ends, strict=True)
+        return [combine(job.plan, found, online=job.on_step is not None) for job, found in pairs]
+
+    def _ends(self, jobs: Sequence[Job]) -> list[list[ChainEnd]]:
+        chains = sum(len(job.states) for job in jobs)
+        stack = self._stack(jobs) if chains > 1 and not isinstance(self.engine, Eager) else None
+        if stack is None:
+            return run_chains(jobs, self.engine)
+        ((end,),) = run_chains([stack.join(jobs)], self.engine)
+        return stack.split(jobs, end)
+
+    def _stack(self, jobs: Sequence[Job]) -> Stack | None:
+        """Return what joins these jobs; the same one in every round, so that its recordings are found again."""
+        trajectories = [job.plan.trajectory for job in jobs]
+        key = tuple(id(part) for one in trajectories for part in (one.problem, one.objective))
+        if key not in self._stacks:
+            while len(self._stacks) >= MOST_STACKS:
+                del self._stacks[next(iter(self._stacks))]
+            self._stacks[key] = (_try_stack(jobs), trajectories)  # kept alive, so that no other object gets its number
+        return self._stacks[key][0]
+
+
+def _try_stack(jobs: Sequence[Job]) -> Stack | None:
+    reason = stack_refusal(jobs)
+    if reason is None:
+        try:
+            stack = Stack(jobs)
+            reason = stack.trial(stack.join(jobs), jobs)
+        except Exception as error:  # a model may do anything that vmap does not know
+            reason = f"{type(error).__name__}: {error}"
+    if reason is None:
+        return stack
+    log.info("runs are not stacked: %s", reason)
+    return None

@@ -1,0 +1,182 @@
+"""A few inner steps as one function from tensors to tensors, which can be recorded once and run many times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from pactune.data import Batch
+from pactune.engine.base import Track
+from pactune.engine.chain import Carry
+from pactune.hypergradient.trajectory import Tick, Trajectory
+from pactune.trees import Params, add
+
+__all__ = ["Feed", "Flat", "Outside", "Segment", "Shape", "flatten", "refusal"]
+
+Flat = list[Tensor]
+
+
+def refusal(track: Track) -> str | None:
+    """Return why the steps of a chain cannot be recorded, None when they can."""
+    trajectory = track.chain.plan.trajectory
+    if trajectory.stochastic:
+        return "a forward draws random numbers, which are seeded step by step"
+    if not trajectory.dynamics.differentiable:
+        return "an optimizer of torch.optim keeps a state of its own"
+    tick = track.ticks(0)
+    for role, batch in (("train", tick.train), ("valid", tick.valid)):
+        strange = [leaf for leaf in pytree.tree_leaves(batch.data) if not isinstance(leaf, Tensor)]
+        if strange:
+            return f"a batch of `{role}` holds a {type(strange[0]).__name__} and not tensors alone"
+    return None
+
+
+class Shape(NamedTuple):
+    """How a flat list of tensors is put together again; calls of equal shapes can share a recording."""
+
+    spec: pytree.TreeSpec
+    constants: tuple[tuple[int, Any], ...]
+    tensors: tuple[tuple[torch.Size, torch.dtype], ...]
+
+    def restore(self, flat: Sequence[Tensor]) -> Any:
+        """Return the nested value of a flat list."""
+        leaves: list[Any] = list(flat)
+        for position, constant in self.constants:
+            leaves.insert(position, constant)
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+def flatten(value: Any) -> tuple[Flat, Shape]:
+    """Return the tensors of a nested value, and how to put it together again."""
+    leaves, spec = pytree.tree_flatten(value)
+    flat = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    constants = tuple((i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor))
+    return flat, Shape(spec, constants, tuple((tensor.shape, tensor.dtype) for tensor in flat))
+
+
+class Outside(NamedTuple):
+    """What the steps of a segment meet.
+
+    Attributes:
+        train: a mini-batch per step, or one that all steps share.
+        valid: the same, of the validation set.
+        noise: ξ_t of every step, empty without noise.
+        numbers: the dynamics' numbers, each of shape (steps,).
+    """
+
+    train: list[Batch]
+    valid: list[Batch]
+    noise: list[Params]
+    numbers: dict[str, Tensor]
+
+    def single(self, t: int) -> Outside:
+        """Return what one of the steps meets."""
+        return Outside(
+            [self.train[t % len(self.train)]],
+            [self.valid[t % len(self.valid)]],
+            self.noise[t : t + 1],
+            {name: column[t : t + 1] for name, column in self.numbers.items()},
+        )
+
+    def ticks(self, steps: int) -> list[Tick]:
+        """Return what every step meets."""
+        columns = {name: column.unbind() for name, column in self.numbers.items()}
+        return [
+            Tick(
+                self.train[t % len(self.train)],
+                self.valid[t % len(self.valid)],
+                self.noise[t] if self.noise else None,
+                None,
+                {name: column[t] for name, column in columns.items()},
+            )
+            for t in range(steps)
+        ]
+
+
+class Feed:
+    """What a chain meets in a round, segment by segment.
+
+    Args:
+        track: the chain and its ticks.
+        start: the first step of the round that is asked for.
+        stop: the step after the last one.
+    """
+
+    def __init__(self, track: Track, start: int, stop: int) -> None:
+        self._ticks, self._start = track.ticks, start
+        trajectory, first = track.chain.plan.trajectory, track.chain.carry.state.step
+        table = [trajectory.dynamics.numbers(first + t) for t in range(stop - start)]
+        problem = trajectory.problem
+        self._known: dict[int, tuple[Batch, Batch, Flat, Shape]] = {}
+        self._numbers = {
+            name: torch.tensor([row[name] for row in table], dtype=problem.dtype).to(problem.device)
+            for name in (table[0] if table else ())
+        }
+
+    def flat(self, start: int, steps: int) -> tuple[Flat, Shape]:
+        """Return `take` as a flat list; where all steps meet the same batches, only the numbers are looked up."""
+        outside = self.take(start, steps)
+        train, valid = outside.train[0], outside.valid[0]
+        known = self._known.get(steps)
+        if known is not None and known[0] is train and known[1] is valid:
+            return known[2] + list(outside.numbers.values()), known[3]
+        flat, shape = flatten(outside)
+        if len(outside.train) == len(outside.valid) == 1 and not outside.noise:
+            self._known[steps] = (train, valid, flat[: len(flat) - len(outside.numbers)], shape)
+        return flat, shape
+
+    def take(self, start: int, steps: int) -> Outside:
+        """Return what the steps from `start` on meet."""
+        ticks = [self._ticks(t) for t in range(start, start + steps)]
+        first = start - self._start
+        return Outside(
+            _once([tick.train for tick in ticks]),
+            _once([tick.valid for tick in ticks]),
+            [tick.noise for tick in ticks if tick.noise is not None],
+            {name: column[first : first + steps] for name, column in self._numbers.items()},
+        )
+
+
+def _once(batches: list[Batch]) -> list[Batch]:
+    """Return one batch where all are the same object, as a full batch is."""
+    return batches[:1] if all(batch is batches[0] for batch in batches) else batches
+
+
+class Segment:
+    """A few steps of a chain as a pure function of (carry, λ, what they meet).
+
+    Args:
+        trajectory: the pure functions.
+        measured: for every step, whether Δ_t is measured.
+        derived: whether the direct λ-derivatives are summed.
+    """
+
+    def __init__(self, trajectory: Trajectory, measured: tuple[bool, ...], *, derived: bool) -> None:
+        self.trajectory, self.measured, self.derived = trajectory, measured, derived
+
+    def __call__(self, carry: Carry, hyper: Params, outside: Outside) -> Carry:
+        """Run the steps."""
+        for tick, measured in zip(outside.ticks(len(self.measured)), self.measured, strict=True):
+            carry = self._step(carry, hyper, tick, measured=measured)
+        return carry
+
+    def _step(self, carry: Carry, hyper: Params, tick: Tick, *, measured: bool) -> Carry:
+        (state, total, sums), trajectory = carry, self.trajectory
+        if measured:
+            seen = trajectory.observe(state, hyper, tick, by_hyper=self.derived, by_params=False)
+            total = total if seen.summand is None else total + seen.summand
+            sums = sums if seen.by_hyper is None else add(sums, seen.by_hyper)
+        else:
+            seen = trajectory.look(state, hyper, tick)
+        moved = trajectory.advance(state, hyper, tick, seen)
+        return Carry(moved._replace(step=state.step), total, sums)  # the count lives outside
+
+    def same(self, other: Segment) -> bool:
+        """Whether another segment is the same function."""
+        a, b = self.trajectory, other.trajectory
+        same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
+        return same and a.dynamics == b.dynamics and self.measured == other.measured and self.derived == other.derived

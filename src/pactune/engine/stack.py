@@ -1,0 +1,168 @@
+"""Which rounds can be run as one, how they are joined, and how their ends are told apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from pactune.engine.chain import ChainEnd
+from pactune.engine.plan import Job, OnStep
+from pactune.engine.stacked import Joiner, StackedObjective, StackedProblem, stack, take
+from pactune.hypergradient.trajectory import InnerState, Tick
+from pactune.problem import Problem
+from pactune.trees import Params, clone
+
+__all__ = ["Stack", "stack_refusal"]
+
+TOLERANCE = 1e-3  # relative, in float32, between risks of stacked and single runs; rounding is far below
+SIDE_BY_SIDE = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,
+)  # stacked convolutions are slow, statistics awkward
+
+
+class Stack:
+    """Several jobs of one structure as one, chains and all.
+
+    Args:
+        jobs: rounds for which `stack_refusal` found nothing.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._problems = [job.plan.trajectory.problem for job in jobs for _ in job.states]
+        trajectory, self._join_train, self._join_valid = jobs[0].plan.trajectory, Joiner(), Joiner()
+        defaults = [job.plan.trajectory.default_hyper for job in jobs for _ in job.states]
+        self._trajectory = replace(
+            trajectory,
+            problem=StackedProblem(self._problems),
+            objective=StackedObjective(trajectory.objective),
+            default_hyper=stack([default for default in defaults if default is not None]) if defaults[0] else None,
+        )
+
+    def join(self, jobs: Sequence[Job]) -> Job:
+        """Return one job whose single chain is all chains of all jobs."""
+        first = jobs[0]
+        states = [state for job in jobs for state in job.states]
+        drawn = None if first.drawn is None else [stack([draw for job in jobs for draw in job.drawn or ()])]
+        hyper = stack([job.hyper for job in jobs for _ in job.states])
+        return Job(
+            replace(first.plan, trajectory=self._trajectory),
+            [_stack_states(states)],
+            hyper,
+            lambda t: [self._tick([tick for job in jobs for tick in job.ticks(t)])],
+            drawn,
+            None if first.on_step is None else _online(jobs, hyper),
+            first.phase,
+        )
+
+    def split(self, jobs: Sequence[Job], end: ChainEnd) -> list[list[ChainEnd]]:
+        """Return the ends of every job's chains."""
+        ends = iter([_end_of(end, index) for index in range(len(self._problems))])
+        return [[next(ends) for _ in job.states] for job in jobs]
+
+    def trial(self, job: Job, singles: Sequence[Job]) -> str | None:
+        """Compare the joined risks with those of the single runs at the start; return what is wrong."""
+        (state,), (tick,), problem = job.states, job.ticks(0), self._trajectory.problem
+        with torch.no_grad():
+            found = _risks(problem, state, job.hyper, tick)
+            each = [
+                _risks(one.plan.trajectory.problem, start, one.hyper, met)
+                for one in singles
+                for start, met in zip(one.states, one.ticks(0), strict=True)
+            ]
+        wanted = torch.stack(each)
+        loose = TOLERANCE if wanted.dtype != torch.float64 else TOLERANCE**2
+        agree = torch.allclose(found.T, wanted, rtol=loose, atol=loose, equal_nan=True)
+        return None if agree else "run together, the runs do not give the risks that each gives alone"
+
+    def _tick(self, ticks: list[Tick]) -> Tick:
+        noise = None if ticks[0].noise is None else stack([tick.noise for tick in ticks if tick.noise is not None])
+        train, valid = self._join_train([t.train for t in ticks]), self._join_valid([t.valid for t in ticks])
+        return Tick(train, valid, noise, None)
+
+
+def stack_refusal(jobs: Sequence[Job]) -> str | None:
+    """Return why rounds cannot be run as one, as far as it can be told without trying; None when they may."""
+    first, plans = jobs[0], [job.plan for job in jobs]
+    trajectory = first.plan.trajectory
+    if any(plan.trajectory.stochastic for plan in plans):
+        return "a forward draws random numbers, which are seeded run by run"
+    slow = next((m for m in trajectory.problem.model.modules() if isinstance(m, SIDE_BY_SIDE)), None)
+    if slow is not None:
+        return f"a model with {type(slow).__name__} is not faster stacked"
+    if not trajectory.dynamics.differentiable:
+        return "an optimizer of torch.optim keeps a state of its own"
+    for role, estimator in (("hypergradient", first.plan.risk_estimator), ("path", first.plan.path_estimator)):
+        if first.plan.derivatives and not estimator.stackable:
+            return f"{type(estimator).__name__} as {role} estimator works on one run at a time"
+    if any(_settings(job) != _settings(first) for job in jobs):
+        return "the runs differ in more than data, seed, ζ and values of tensors"
+    return None
+
+
+def _settings(job: Job) -> tuple[object, ...]:
+    """Return what all runs of a stack share."""
+    plan, problem = job.plan, job.plan.trajectory.problem
+    objective = plan.trajectory.objective
+    words = {name: value for name, value in vars(objective).items() if name not in ("zeta", "default")}
+    kinds = [type(module) for part in (problem.model, problem.hyper) for module in part.modules()]
+    trees = (*job.states[0][:1], *job.states[0].slots.values(), job.states[0].buffers, job.hyper)
+    return (
+        (plan.inner_steps, plan.derivatives, plan.path_stride, plan.risk_estimator, plan.path_estimator, job.phase),
+        (
+            plan.trajectory.dynamics,
+            type(objective),
+            words,
+            kinds,
+            [getattr(f, "__code__", f) for f in problem.losses()],
+        ),
+        [{name: (value.shape, value.dtype, value.device) for name, value in tree.items()} for tree in trees],
+        {state.step for state in job.states},
+        (problem.train.rows, problem.valid.rows, job.drawn is None, job.on_step is None),
+    )
+
+
+def _risks(problem: Problem, state: InnerState, hyper: Params, tick: Tick) -> Tensor:
+    """Return both risks, and the length of the penalty's gradient where there is one."""
+    parts = [
+        risk(state.params, hyper, clone(state.buffers), batch)
+        for risk, batch in ((problem.train_risk, tick.train), (problem.valid_risk, tick.valid))
+    ]
+    if problem.has_penalty:
+        squares = [value.square() for value in problem.penalty_gradient(state.params, hyper).values()]
+        axes = [tuple(range(len(problem.runs), value.ndim)) for value in squares]
+        parts.append(torch.stack([v.sum(axis) if axis else v for v, axis in zip(squares, axes, strict=True)]).sum(0))
+    return torch.stack(parts)
+
+
+def _stack_states(states: Sequence[InnerState]) -> InnerState:
+    slots = {slot: stack([state.slots[slot] for state in states]) for slot in states[0].slots}
+    params, buffers = stack([state.params for state in states]), stack([state.buffers for state in states])
+    return InnerState(params, slots, buffers, states[0].step)
+
+
+def _end_of(end: ChainEnd, index: int) -> ChainEnd:
+    state = end.state
+    slots = {slot: take(values, index) for slot, values in state.slots.items()}
+    single = InnerState(take(state.params, index), slots, take(state.buffers, index), state.step)
+    gradients = take(end.risk_gradient, index), take(end.path_gradient, index)
+    return ChainEnd(single, end.risk[index], end.total[index], *gradients)
+
+
+def _online(jobs: Sequence[Job], stacked: Params) -> OnStep:
+    """Return what moves the λ of every job, and brings the moved ones back into the stack."""
+
+    def on_step(gradient: Params) -> None:
+        index = 0
+        for job in jobs:
+            assert job.on_step is not None
+            count = len(job.states)
+            job.on_step({name: value[index : index + count].mean(0) for name, value in gradient.items()})
+            for name, value in job.hyper.items():
+                stacked[name][index : index + count] = value
+            index += count
+
+    return on_step

@@ -1,0 +1,170 @@
+"""Many runs at once: problem and objective of R runs as those of one, with a leading axis of length R in every tensor.
+
+Only what mixes the elements of a run is mapped over that axis with `torch.vmap`: the risks, the penalties, the summand.
+Derivatives are taken outside, of the sum over runs, which is exact because no run depends on another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pactune.data import Batch, Source
+from pactune.data.source import map_tensors
+from pactune.objectives.base import Measured, Objective, PathContext
+from pactune.problem import Problem
+from pactune.streams import Streams
+from pactune.trees import Params, leaves, split
+
+__all__ = ["Joiner", "StackedObjective", "StackedProblem", "stack", "take"]
+
+
+def stack(trees: Sequence[Params]) -> Params:
+    """Return one tree with a leading axis."""
+    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
+
+
+def take(tree: Params, index: int) -> Params:
+    """Return one run's part of a stacked tree, in memory of its own."""
+    return {name: value[index].clone() for name, value in tree.items()}
+
+
+class Joiner:
+    """Joins the mini-batches of all runs into one; a batch that all runs share is passed as it is.
+
+    The last result is remembered, so that full batches are joined once.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[list[Batch], Batch] | None = None
+
+    def __call__(self, batches: Sequence[Batch]) -> Batch:
+        """Return the joined batch."""
+        if self._last is not None and all(a is b for a, b in zip(self._last[0], batches, strict=True)):
+            return self._last[1]
+        joined = _join(batches)
+        self._last = (list(batches), joined)
+        return joined
+
+
+def _join(batches: Sequence[Batch]) -> Batch:
+    first, parts = batches[0], [_tensors(batch) for batch in batches]
+    if all(a is b for part in parts for a, b in zip(parts[0], part, strict=True)):
+        return first
+    columns = iter([torch.stack(column) for column in zip(*parts, strict=True)])
+    data, numbers = map_tensors((first.data, first.numbers), lambda _: next(columns))
+    return Batch(data, first.rows, numbers, stacked=True)
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    found: list[Tensor] = []
+    map_tensors((batch.data, batch.numbers), lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return found
+
+
+class _StackedRows(Source):
+    """A data set of every run, with equal numbers of rows."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources, self._join = sources, Joiner()
+
+    @property
+    def rows(self) -> int:
+        return self._sources[0].rows
+
+    def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
+        raise NotImplementedError("the runs draw their own mini-batches")
+
+    def epoch(self) -> Iterator[Batch]:
+        for batches in zip(*(source.epoch() for source in self._sources), strict=True):
+            yield self._join(batches)
+
+
+class StackedProblem(Problem):
+    """The risks of R problems of one structure, each a vector of length R."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.__dict__.update(problems[0].__dict__)
+        self.runs = (len(problems),)
+        self.train = _StackedRows([problem.train for problem in problems])
+        self.valid = _StackedRows([problem.valid for problem in problems])
+        self._one = problems[0]
+
+    def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
+        """Return R_T of every run. Shape (R,)."""
+        return self._risks(self._one.train_risk, params, hyper, buffers, batch)
+
+    def valid_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
+        """Return R_V of every run. Shape (R,)."""
+        return self._risks(self._one.valid_risk, params, hyper, buffers, batch)
+
+    def penalty_gradient(self, params: Params, hyper: Params) -> Params:
+        """Return the θ-gradient of every run's penalty."""
+        found: Params = torch.vmap(self._one.penalty_gradient)(params, hyper)
+        return found
+
+    def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
+        """Return the λ-derivative of ⟨∇penalty, c⟩ of every run."""
+        found: Params = torch.vmap(self._one.penalty_vjp)(params, hyper, cotangent)
+        return found
+
+    def learning_rates(self, params: Params, hyper: Params) -> Params:
+        """Return every run's factors on the step size, broadcastable to the parameters."""
+        found: Params = torch.vmap(self._one.learning_rates)(params, hyper)
+        return {name: _widened(value, params[name]) for name, value in found.items()}
+
+    def initial(self, params: Params, hyper: Params) -> Params:
+        """Return every run's θ_0."""
+        found: Params = torch.vmap(self._one.initial)(params, hyper)
+        return found
+
+    def _risks(
+        self, risk: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch
+    ) -> Tensor:
+        def one(params: Params, hyper: Params, buffers: Params, data: Any, numbers: Any) -> tuple[Tensor, Params]:
+            return risk(params, hyper, buffers, Batch(data, batch.rows, numbers)), buffers
+
+        along = 0 if batch.stacked else None
+        axes = (0, 0, 0, along, along if batch.numbers is not None else None)
+        values, after = torch.vmap(one, in_dims=axes)(params, hyper, buffers, batch.data, batch.numbers)
+        buffers.update(after)
+        return values
+
+
+def _widened(factor: Tensor, like: Tensor) -> Tensor:
+    missing = like.ndim - factor.ndim
+    return factor.reshape(len(factor), *[1] * missing, *factor.shape[1:])
+
+
+class StackedObjective(Objective):
+    """The summand of every run."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._one, self.zeta = objective, objective.zeta
+        self.chain_mean, self.risk_of = objective.chain_mean, objective.risk_of
+        self.has_path, self.uses_valid_gradient = objective.has_path, objective.uses_valid_gradient
+        self.compares_default, self.uses_step_size = objective.compares_default, objective.uses_step_size
+
+    def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
+        """Return q_t of every run. Shape (R,)."""
+        return self._mapped(self._one.summand, train, valid, context)  # type: ignore[no-any-return]
+
+    def measure(self, train: Params, valid: Params, context: PathContext) -> Measured:
+        """Return q_t and its derivatives with respect to the two gradients, for every run."""
+        if self._one.closed:
+            return self._mapped(self._one.measure, train, valid, context)  # type: ignore[no-any-return]
+        with torch.enable_grad():
+            a, b = leaves(train), leaves(valid)
+            value = self.summand(a, b, context)
+            found = torch.autograd.grad(value.sum(), [*a.values(), *b.values()], allow_unused=True)
+        return Measured(value.detach(), *split(found, a, b))
+
+    @staticmethod
+    def _mapped(function: Callable[..., Any], train: Params, valid: Params, context: PathContext) -> Any:
+        def one(train: Params, valid: Params, factors: Params) -> Any:
+            return function(train, valid, context._replace(factors=factors))
+
+        return torch.vmap(one)(train, valid, context.factors)

@@ -1,0 +1,179 @@
+"""The traced engine: a few steps recorded as a list of tensor operations, without autograd and Python between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pactune.engine.base import Engine, Track, log
+from pactune.engine.chain import Carry
+from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
+from pactune.trees import Params
+
+__all__ = ["Compiled", "Program", "Traced", "as_flat", "trace"]
+
+Program = Callable[..., Sequence[Tensor]]
+MOST_RECORDINGS = 16  # of different shapes and settings, kept by one engine
+
+
+@dataclass
+class Recording:
+    """A segment that was recorded for tensors of certain shapes; `program` is None where that failed."""
+
+    segment: Segment
+    shapes: tuple[Shape, ...]
+    program: Program | None
+
+
+@dataclass
+class Traced(Engine):
+    """Record the tensor operations of a few steps once, and run that list again and again.
+
+    The same kernels run in the same order as in the eager engine, so the numbers are the same bit for bit; what is
+    saved is the building of autograd graphs and the walk through modules, which outweigh the arithmetic of a small
+    model. Falls back to the eager engine, and logs why, where the steps cannot be recorded.
+
+    Args:
+        steps: inner steps per recording.
+        after: inner steps that are run eagerly before anything is recorded, so that a short run pays nothing.
+    """
+
+    steps: int = 4
+    after: int = 0
+
+    _recordings: list[Recording] = field(default_factory=list, init=False, repr=False)
+    _seen: int = field(default=0, init=False, repr=False)
+
+    def run_ahead(self, tracks: Sequence[Track], steps: int) -> int:
+        """Run the first steps of each chain from recordings."""
+        self._seen += steps
+        if self._seen <= self.after or (reason := _first_reason(tracks)):
+            if self._seen > self.after:
+                log.info("steps are run one by one: %s", reason)
+            return 0
+        done = [self._run(track, steps) for track in tracks]
+        return min(done)
+
+    def _run(self, track: Track, steps: int) -> int:
+        chain = track.chain
+        start = 0
+        while start < steps and not chain.measures(start):  # so that every segment begins with a measured step
+            chain.step(track.ticks(start), chain.hyper)
+            start += 1
+        carry, hyper, feed = chain.carry, chain.hyper, Feed(track, start, steps)
+        stride = chain.plan.path_stride
+        size = -(-self.steps // stride) * stride
+        flat, shape = flatten(carry._replace(state=carry.state._replace(step=0)))
+        lambdas, hyper_shape = flatten(hyper)
+        done, last, program = start, None, None
+        while done < steps:
+            count = size if done + size <= steps else 1
+            outside, outside_shape = feed.flat(done, count)
+            if outside_shape is not last or stride > 1:
+                measured = tuple(chain.measures(done + i) for i in range(count))
+                shapes = (shape, hyper_shape, outside_shape)
+                program, last = self._program(track, measured, shapes, [*flat, *lambdas, *outside]), outside_shape
+            if program is None:
+                break
+            with torch.no_grad():
+                flat = list(program(*flat, *lambdas, *outside))
+            done += count
+        final: Carry = shape.restore(flat)
+        state = final.state._replace(step=carry.state.step + done - start)
+        chain.jump(final._replace(state=state), done - start)
+        return done
+
+    def _program(
+        self, track: Track, measured: tuple[bool, ...], shapes: tuple[Shape, ...], example: Flat
+    ) -> Program | None:
+        plan = track.chain.plan
+        trajectory, derived = plan.trajectory, bool(plan.derivatives and plan.trajectory.objective.has_path)
+        segment = Segment(trajectory, measured, derived=derived)
+        for found in self._recordings:
+            if found.shapes == shapes and found.segment.same(segment):
+                return found.program
+        program = self._record(segment, shapes, example)
+        self._recordings = [*self._recordings[1 - MOST_RECORDINGS :], Recording(segment, shapes, program)]
+        return program
+
+    def _record(self, segment: Segment, shapes: tuple[Shape, ...], example: Flat) -> Program | None:
+        function = as_flat(segment, shapes)
+        try:
+            graph = trace(function, example)
+            program = self._build(graph, example, len(segment.measured))
+            with torch.no_grad():
+                found = program(*example)
+        except Exception as error:
+            log.info("steps are run one by one: recording them failed with %s: %s", type(error).__name__, error)
+            return None
+        wanted = function(*example)
+        if not all(self._agree(a, b) for a, b in zip(found, wanted, strict=True)):
+            log.warning("steps are run one by one: recorded steps do not give what the steps themselves give")
+            return None
+        return program
+
+    def _build(self, graph: fx.GraphModule, example: Flat, steps: int) -> Program:
+        program: Program = graph.forward
+        return program
+
+    def _agree(self, found: Tensor, wanted: Tensor) -> bool:
+        return torch.equal(found, wanted) or bool(found.isnan().any() and wanted.isnan().any())
+
+
+@dataclass
+class Compiled(Traced):
+    """The recorded steps, compiled into fused kernels by `torch.compile`.
+
+    Pays for small models that make very many steps: compiling takes the better part of a minute and needs a C++
+    compiler. The kernels differ from the eager ones, so the numbers agree to rounding and not bit for bit.
+
+    Args:
+        steps: inner steps per compiled call.
+        after: inner steps that are run eagerly before anything is compiled.
+    """
+
+    steps: int = 8
+
+    def _build(self, graph: fx.GraphModule, example: Flat, steps: int) -> Program:
+        if steps < self.steps:
+            return super()._build(graph, example, steps)  # the few steps that are left over are not worth compiling
+        program: Program = torch.compile(graph, fullgraph=True, dynamic=False)
+        return program
+
+    def _agree(self, found: Tensor, wanted: Tensor) -> bool:
+        loose = 1e-8 if wanted.dtype == torch.float64 else 1e-3
+        scale = float(wanted.abs().max()) if wanted.numel() else 0.0
+        return torch.allclose(found, wanted, rtol=loose, atol=loose * scale, equal_nan=True)
+
+
+def as_flat(segment: Segment, shapes: tuple[Shape, ...]) -> Callable[..., list[Tensor]]:
+    """Return a segment as a function of one flat list of tensors: carry, λ, and what the steps meet."""
+    ends = [sum(len(shape.tensors) for shape in shapes[: i + 1]) for i in range(3)]
+
+    def function(*tensors: Tensor) -> list[Tensor]:
+        carry: Carry = shapes[0].restore(tensors[: ends[0]])
+        hyper: Params = shapes[1].restore(tensors[ends[0] : ends[1]])
+        outside: Outside = shapes[2].restore(tensors[ends[1] :])
+        return flatten(segment(carry, hyper, outside))[0]
+
+    return function
+
+
+def _first_reason(tracks: Sequence[Track]) -> str | None:
+    return next((reason for track in tracks if (reason := refusal(track))), None)
+
+
+def trace(function: Callable[..., list[Tensor]], example: Flat) -> fx.GraphModule:
+    """Record the tensor operations of a function, without what only autograd needed."""
+    graph = make_fx(function)(*example)
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph

@@ -1,0 +1,210 @@
+"""Every engine gives the eager result: bit for bit where the kernels are the same, else within a stated tolerance."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import pactune as pt
+from pactune.engine import Captured, Compiled, Eager, Engine, Traced
+
+T = 23  # not a multiple of the steps of any recording
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+
+def network(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    if kind == "linear":
+        return nn.Linear(16, 3)
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+    )
+
+
+def sample(device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 16, generator=draw, dtype=torch.float64).to(device, dtype)
+    return x, torch.randint(0, 3, (40,), generator=draw).to(device)
+
+
+def tuner(
+    engine: str | Engine,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    model: str = "linear",
+    hyper: Callable[[nn.Module], nn.Module] = pt.WeightDecay,
+    batch_size: int | None = None,
+    inner: Any = None,
+    **settings: Any,
+) -> pt.Tuner:
+    net = network(model).to(device, dtype)
+    lambdas = hyper(net).to(device, dtype)
+    x, y = sample(device, dtype)
+    problem = pt.Problem(
+        net, lambdas, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy, batch_size=batch_size
+    )
+    settings = {"objective": pt.PACBayes(zeta=0.1), **settings}
+    return pt.Tuner(
+        problem,
+        inner=inner or pt.Adam(lr=1e-2),
+        inner_steps=T,
+        outer=torch.optim.RMSprop(lambdas.parameters(), lr=1e-2),
+        engine=engine,
+        **settings,
+    )
+
+
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "mini-batches": {"batch_size": 8, "model": "mlp"},
+    "BatchNorm": {"model": "conv"},
+    "per tensor": {"hyper": lambda net: pt.WeightDecay(net, per="tensor", init=0.01)},
+    "learning rates": {"hyper": pt.LearningRates, "model": "mlp"},
+    "example weights": {"hyper": lambda net: pt.ExampleWeights(20), "batch_size": 8},
+    "noise": {"inner": pt.Langevin(lr=0.1, inverse_temperature=100.0)},
+    "schedule": {"inner": pt.SGD(lr=lambda t: 0.1 / (1 + t), momentum=0.9)},
+    "stride": {"path_stride": 3},
+    "clipped": {"objective": pt.PACBayes(zeta=0.1, clip_train=0.5, clip_valid=0.5)},
+    "flatness": {"objective": pt.Flatness(zeta=0.1)},
+    "validation risk": {"objective": pt.ValidationRisk()},
+    "window": {"hypergradient": pt.Windowed(10)},
+    "restart": {"restart": True},
+    "online": {"online": True},
+    "path through a step": {"path_hypergradient": pt.Truncated(1)},
+}
+
+
+def histories(one: pt.Tuner, other: pt.Tuner, outer_steps: int = 3) -> tuple[Any, Any]:
+    return tuple(each.fit(outer_steps).history.drop(columns="seconds") for each in (one, other))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_traced_steps_are_the_eager_steps_bit_for_bit(problem: str) -> None:
+    eager, traced = histories(
+        tuner("eager", dtype=torch.float32, **PROBLEMS[problem]),
+        tuner(Traced(steps=4), dtype=torch.float32, **PROBLEMS[problem]),
+    )
+    assert eager.equals(traced)
+
+
+@COMPILER
+@pytest.mark.parametrize("problem", ["linear"])
+def test_compiled_steps_agree_to_rounding(problem: str) -> None:
+    eager, compiled = histories(tuner("eager", **PROBLEMS[problem]), tuner(Compiled(steps=2), **PROBLEMS[problem]))
+    torch.testing.assert_close(torch.tensor(compiled.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
+
+
+@CUDA
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_captured_steps_agree_to_rounding(problem: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        eager, captured = histories(
+            tuner("eager", device="cuda", **PROBLEMS[problem]),
+            tuner(Captured(steps=4), device="cuda", **PROBLEMS[problem]),
+        )
+    torch.testing.assert_close(torch.tensor(captured.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
+    assert not caplog.messages
+
+
+@CUDA
+@pytest.mark.parametrize(
+    "engine",
+    [Captured(steps=4, channels_last=True), Captured(steps=4, two_streams=False), Captured(fuse=True, steps=2)],
+)
+def test_options_of_the_captured_engine_keep_the_numbers(engine: Engine) -> None:
+    eager, captured = histories(tuner("eager", device="cuda", model="conv"), tuner(engine, device="cuda", model="conv"))
+    torch.testing.assert_close(torch.tensor(captured.values), torch.tensor(eager.values), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_chains_at_once_are_chains_one_by_one(problem: str) -> None:
+    setting = {"restart": True, "chains": 3, **PROBLEMS[problem]}
+    eager, stacked = histories(tuner("eager", **setting), tuner(Traced(steps=4), **setting), outer_steps=2)
+    torch.testing.assert_close(torch.tensor(stacked.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
+
+
+def test_recording_is_used_and_not_the_fallback(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Traced(steps=4)
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        tuner(engine).fit(2)
+    assert not caplog.messages
+    assert engine._recordings
+    assert all(recording.program is not None for recording in engine._recordings)
+
+
+class Chooser(nn.Module):
+    """A model whose code looks at its numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.map(x)
+        return out if float(out.detach().sum()) > 0 else 2 * out
+
+
+def test_a_model_that_cannot_be_recorded_is_run_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
+    def build(engine: str) -> pt.Tuner:
+        torch.manual_seed(0)
+        net = Chooser().double()
+        hyper = pt.WeightDecay(net)
+        x, y = sample("cpu", torch.float64)
+        problem = pt.Problem(net, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
+        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
+
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        eager, traced = histories(build("eager"), build("traced"))
+    assert eager.equals(traced)
+    assert any("recording them failed" in message for message in caplog.messages)
+
+
+def test_dropout_is_run_step_by_step_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    def build(engine: str) -> pt.Tuner:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 3)).double()
+        hyper = pt.WeightDecay(net)
+        x, y = sample("cpu", torch.float64)
+        problem = pt.Problem(net, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
+        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
+
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        eager, traced = histories(build("eager"), build("traced"))
+    assert eager.equals(traced)
+    assert any("random numbers" in message for message in caplog.messages)
+
+
+def test_auto_records_nothing_in_a_short_run() -> None:
+    chosen = tuner("auto")
+    chosen.fit(2)
+    engine = chosen.runner.engine
+    assert isinstance(engine, Traced)
+    assert not engine._recordings
+
+
+def test_auto_leaves_a_large_model_eager() -> None:
+    net = nn.Linear(1000, 300)
+    hyper = pt.WeightDecay(net, per="global")
+    x, y = torch.randn(4, 1000), torch.zeros(4, dtype=torch.long)
+    problem = pt.Problem(net, hyper, train=(x, y), valid=(x, y), loss=cross_entropy)
+    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    assert isinstance(pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=2, outer=outer).runner.engine, Eager)
+
+
+@pytest.mark.parametrize("engine", ["fast", 3, None])
+def test_an_unknown_engine_is_named(engine: Any) -> None:
+    with pytest.raises(pt.SettingError, match="`engine` must be"):
+        tuner(engine)
