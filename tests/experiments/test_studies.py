@@ -7,12 +7,13 @@ import pytest
 
 from pactune.errors import DataError
 from pactune.experiments import studies
-from pactune.experiments.cells import Execution, cell_name, is_finished, parse_name
+from pactune.experiments.cells import Execution, is_finished, parse_name
 from pactune.experiments.data import load_images
 from pactune.experiments.records import export_study, read_studies
 from pactune.experiments.rules import compare, least_norm_row, oracle_row, summarise
 from pactune.experiments.studies import Scale, run_study
 from pactune.experiments.weight_decay import Setting
+from pactune.grid import cell_name
 from pactune.tracking import read_journal
 
 TINY = Setting(data="digits", inner_steps=2, lr=1e-2)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pactune
-from pactune.errors import SettingError
+from pactune.grid import cell_name, fit_grid
+from pactune.result import Result
 from pactune.tracking.journal import JOURNAL, read_journal
 from pactune.tuner import Tuner
 
-__all__ = ["Cell", "Execution", "cell_name", "find_cells", "is_finished", "parse_name", "run_cells"]
+__all__ = ["Cell", "Execution", "find_cells", "is_finished", "parse_name", "run_cells"]
 
 Cell = dict[str, Any]
 Row = dict[str, Any]
@@ -22,11 +22,11 @@ ENDED = ("diverged", "converged")  # however few outer steps there are
 
 @dataclass(frozen=True)
 class Execution:
-    """How runs are executed; it changes no number.
+    """How runs are executed; it changes numbers by rounding only.
 
     Attributes:
         device: "cpu", "cuda" or another name that torch knows.
-        engine: "auto", "eager", "captured" or "compiled".
+        engine: "auto", "eager", "traced", "compiled" or "captured".
         progress: show progress on stderr; None does so on a terminal only.
         report: told, in words, what begins.
     """
@@ -65,10 +65,6 @@ def run_cells(
     """
     open_cells = [cell for cell in cells if not is_finished(_lines(folder / cell_name(cell)), outer_steps)]
     execution.report(f"{folder.name}: {len(cells) - len(open_cells)} of {len(cells)} runs are finished")
-    alone = [
-        cell for cell in open_cells if not isinstance(cell["zeta"], (int, float)) or not hasattr(pactune, "fit_grid")
-    ]
-    together = [cell for cell in open_cells if cell not in alone]
     arguments: dict[str, Any] = {
         "outer_steps": outer_steps,
         "test": test,
@@ -77,23 +73,14 @@ def run_cells(
         "on_divergence": "return",
         "resume": True,
     }
+    together = [cell for cell in open_cells if cell["zeta"] != "auto"]
     if together:
-        found = pactune.fit_grid(build, together, run_dir=folder, engine=execution.engine, **arguments)
-        _stop_if_interrupted(found.results)
-    elif open_cells and execution.engine != "auto" and not hasattr(pactune, "fit_grid"):
-        raise SettingError(f"`engine` must be auto, got {execution.engine!r}")
+        execution.report(f"{len(together)} runs at once")
+        _stop_if_interrupted(fit_grid(build, together, run_dir=folder, engine=execution.engine, **arguments).results)
+    alone = [cell for cell in open_cells if cell["zeta"] == "auto"]
     for number, cell in enumerate(alone, start=1):
         execution.report(f"run {number} of {len(alone)}: {cell_name(cell)}")
         _stop_if_interrupted([build(**cell).fit(run_dir=folder / cell_name(cell), **arguments)])
-
-
-def cell_name(cell: Cell) -> str:
-    """Return the name of a cell's folder.
-
-    >>> cell_name({"zeta": 1e-6, "draw": 0, "init": 3})
-    'zeta=1e-06,draw=0,init=3'
-    """
-    return ",".join(f"{key}={value}" for key, value in cell.items())
 
 
 def parse_name(name: str) -> Cell:
@@ -126,7 +113,7 @@ def _lines(folder: Path) -> list[Row]:
     return read_journal(folder) if (folder / JOURNAL).exists() else []
 
 
-def _stop_if_interrupted(results: Sequence[Any]) -> None:
+def _stop_if_interrupted(results: Sequence[Result]) -> None:
     if any(result.status == "interrupted" for result in results):
         raise KeyboardInterrupt
 

@@ -159,7 +159,7 @@ def run_study(study: Study, home: Path, load: Callable[[DataName], Images], exec
         for group in study.groups:
             images = load(group.setting.data)
             run_cells(
-                builder(group.setting, images, execution.device),
+                builder(group.setting, images, execution.device, execution.engine),
                 group.cells,
                 home / CELLS / group.setting.name,
                 outer_steps=study.outer_steps,

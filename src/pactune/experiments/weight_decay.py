@@ -120,13 +120,14 @@ class Setting:
         return Truncated(int(size)) if kind == "truncated" else Windowed(int(size))
 
 
-def builder(setting: Setting, images: Images, device: torch.device | str) -> Build:
+def builder(setting: Setting, images: Images, device: torch.device | str, engine: str = "auto") -> Build:
     """Return `build(zeta, draw, init)`: a tuner from a plain description of its run.
 
     Args:
         setting: what all runs share.
         images: the data set.
         device: where they run.
+        engine: how inner steps are run, where the tuner runs by itself.
     """
 
     def build(*, zeta: Zeta, draw: int, init: int) -> Tuner:
@@ -147,6 +148,7 @@ def builder(setting: Setting, images: Images, device: torch.device | str) -> Bui
             online=setting.online,
             seed=init,
             initial=_initial(setting, images, model),
+            engine=engine,
         )
 
     return build
