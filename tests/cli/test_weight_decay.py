@@ -158,7 +158,7 @@ def test_interrupted_command_goes_on(home, tmp_path):
     """Ctrl-C in the middle of a run: status 130, and the same command finishes what was begun."""
     code = "import sys; sys.argv[0] = 'pactune'; from pactune.cli import main; main()"
     command = [sys.executable, "-c", code, "reproduce", "weight-decay", "--quick", "--seeds", "1"]
-    command += ["--outer-steps", "60", "--output", str(tmp_path)]
+    command += ["--outer-steps", "40", "--output", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not any('"row"' in path.read_text() for path in tmp_path.rglob("cells/*/*/journal.jsonl")):
@@ -172,8 +172,8 @@ def test_interrupted_command_goes_on(home, tmp_path):
     assert "Traceback" not in err
     (part,) = read_studies(tmp_path)
     done = len(part.records[0].rows)
-    assert 0 < done < 60
-    assert call("reproduce", "weight-decay", "--quick", "--seeds", 1, "--outer-steps", 60, "--output", tmp_path) == 0
+    assert 0 < done < 40
+    assert call("reproduce", "weight-decay", "--quick", "--seeds", 1, "--outer-steps", 40, "--output", tmp_path) == 0
     (whole,) = read_studies(tmp_path)
     assert whole.finished == 2
     assert whole.records[0].rows[:done] == part.records[0].rows, "what was done is kept"

@@ -20,6 +20,7 @@ from pactune.experiments.weight_decay import PAPER, Setting
 from pactune.report.folder import write_report
 from pactune.report.methods import markdown, methods_table
 from pactune.report.page import Figure, Line, Section, write_page
+from pactune.tracking import RunFolder
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
 browser = importlib.util.module_from_spec(_spec)
@@ -117,6 +118,21 @@ def test_unfinished_studies_say_so(home, tmp_path):
     text = write_report(tmp_path / "cut").read_text()
     assert "1 of 6 runs are not finished" in text
     assert "5 of 6 finished" in text
+
+
+def test_a_study_with_figures_of_its_own_is_named(tmp_path):
+    folder = RunFolder(tmp_path / "runs" / "freedman")
+    with folder.run("freedman", {"seeds": 3}):
+        folder.append("seed", seed=0)
+    text = write_report(tmp_path / "runs").read_text()
+    assert "Status: done. Its figures and numbers are in freedman/." in text
+    assert "<td>seeds</td>" in text
+
+
+def test_damaged_json_is_named(tmp_path):
+    (tmp_path / "table.json").write_text('{"format": ')
+    with pytest.raises(DataError, match=r"table\.json is not JSON"):
+        write_report(tmp_path)
 
 
 def test_nothing_to_report_on_is_an_error(tmp_path, monkeypatch, capsys):

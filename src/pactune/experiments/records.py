@@ -158,7 +158,10 @@ def _history(journal: Iterable[Row], kind: str, outer_steps: int) -> list[Row]:
 
 def _read_exported(paths: Iterable[Path]) -> Iterable[StudyRecord]:
     for path in paths:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(f"{path} is not JSON: {error}; remove it or export it again") from error
         if isinstance(document, dict) and document.get("format") == FORMAT:
             records = [
                 Record(**{**run, "rows": _rows(run["rows"]), "plain": _rows(run["plain"])})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from pactune.experiments.cells import Cell, Execution, run_cells
 from pactune.experiments.data import DataName, Images
@@ -155,7 +158,8 @@ def run_study(study: Study, home: Path, load: Callable[[DataName], Images], exec
         The folder of the study.
     """
     folder = RunFolder(home / study.name)
-    with folder.run(study.item, {**study.settings(), "device": execution.device, "engine": execution.engine}):
+    machine = {"device": execution.device, "machine": _machine(execution.device), "engine": execution.engine}
+    with folder.run(study.item, {**study.settings(), **machine}):
         for group in study.groups:
             images = load(group.setting.data)
             run_cells(
@@ -168,6 +172,12 @@ def run_study(study: Study, home: Path, load: Callable[[DataName], Images], exec
                 execution=execution,
             )
     return folder.folder
+
+
+def _machine(device: str) -> str:
+    """Return what the device is called by its maker."""
+    found = torch.device(device)
+    return torch.cuda.get_device_name(found) if found.type == "cuda" else platform.processor() or platform.machine()
 
 
 def _base(setting: Setting, scale: Scale) -> Group:
@@ -183,5 +193,6 @@ def _positive(setting: Setting, zetas: Sequence[float]) -> list[float]:
 def _tag(setting: Setting, scale: Scale) -> str:
     parts = ["online"] if setting.online else []
     parts += ["paper-protocol"] if setting.protocol == "paper" else []
-    parts += [f"draw{scale.draws[0]}"] if len(scale.draws) == 1 and scale.draws[0] else []
+    first, last = scale.draws[0], scale.draws[-1]
+    parts += [f"draws{first}-{last}" if last != first else f"draw{first}"] if first else []
     return "-".join(parts)

@@ -1,4 +1,4 @@
-"""A section for a run folder of `Tuner.fit`, from its journal alone."""
+"""Sections for run folders of `Tuner.fit`, and for studies that have a page of their own, from their journals alone."""
 
 from __future__ import annotations
 
@@ -24,11 +24,28 @@ def run_sections(home: Path) -> list[Section]:
     """Return a section for the folder itself and for each of its sub-folders that holds a run."""
     folders = [path.parent for path in (home / JOURNAL, *sorted(home.glob(f"*/{JOURNAL}"))) if path.exists()]
     found = [(folder, read_journal(folder)) for folder in folders]
-    return [_section(folder.name or str(folder), lines) for folder, lines in found if _of_tuner(lines)]
+    runs = [_section(folder.name or str(folder), lines) for folder, lines in found if _of_tuner(lines)]
+    return runs + [_other(folder, lines) for folder, lines in found if _of_study(lines)]
 
 
 def _of_tuner(lines: Sequence[Row]) -> bool:
     return any(line["kind"] == "row" and "objective" in line for line in lines)
+
+
+def _of_study(lines: Sequence[Row]) -> bool:
+    starts = [line for line in lines if line["kind"] == "start"]
+    return any("name" in line and "groups" not in line["settings"] for line in starts)
+
+
+def _other(folder: Path, lines: Sequence[Row]) -> Section:
+    """Return what a journal says of a study whose figures are beside it."""
+    start = next(line for line in reversed(lines) if line["kind"] == "start")
+    end = next((line for line in reversed(lines) if line["kind"] == "end"), {"status": "running", "time": ""})
+    facts = [[name, str(value)] for name, value in start["settings"].items()]
+    facts += [["began", start["time"]], ["ended", end["time"]]]
+    facts.append(["versions", ", ".join(f"{k} {v}" for k, v in start["versions"].items())])
+    words = [f"Status: {end['status']}. Its figures and numbers are in {folder.name}/."]
+    return Section(start["name"], words, details=[Table(("settings", ""), facts)])
 
 
 def _section(name: str, lines: Sequence[Row]) -> Section:

@@ -41,7 +41,7 @@ def fact_table(study: StudyRecord) -> Table:
         ["draws of the images", _numbers(draws)],
         ["initial weights", _numbers(inits)],
         ["runs", f"{study.finished} of {study.asked} finished"],
-        ["seconds per run", f"{sum(seconds) / len(seconds):.1f} on {facts['device']} (mean)"],
+        ["seconds per run", f"{sum(seconds) / len(seconds):.1f} (mean) on {_machine(study)}"],
         ["began", study.facts["began"]],
         ["versions", ", ".join(f"{name} {version}" for name, version in versions.items())],
     ]
@@ -56,6 +56,11 @@ def _numbers(values: list[int]) -> str:
     """
     whole = len(values) > 1 and values == list(range(values[0], values[-1] + 1))
     return f"{len(values)} ({f'{values[0]}–{values[-1]}' if whole else ', '.join(map(str, values))})"
+
+
+def _machine(study: StudyRecord) -> str:
+    settings = study.settings
+    return f"{settings['device']} ({settings['machine']}), engine {settings['engine']}"
 
 
 def _zeta(value: float | str) -> str:
