@@ -154,7 +154,8 @@ class Fit:
             self._begin(resumed=resumed)
             while len(self.rows) < self.settings.outer_steps and not self._converged():
                 stop = self._asked_to_stop((yield from self._outer_step(begun)))
-                self.settings.recorder.save(self._state)
+                ended = stop or len(self.rows) >= self.settings.outer_steps or self._converged()
+                self.settings.recorder.save(self._state, last=ended)
                 if stop:
                     return "completed", None
         except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import pactune as pt
-from pactune.tracking import read_journal
+from pactune.tracking import read_journal, recorder
 
 STEPS = 5
 
@@ -162,6 +162,21 @@ def test_killed_inside_the_inner_loop(zeta: Any, calls: int, make: Any, tmp_path
     assert kills >= 3
     assert result is not None
     same(reference, result)
+
+
+def test_slow_checkpoints_are_rare_and_steps_are_made_again(
+    fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each is slow, only the first and the last are written; the rows of steps made again are written once."""
+    monkeypatch.setattr(recorder, "SLOW", 0.0)
+    monkeypatch.setattr(recorder, "PAUSE", 1e6)
+    case = CASES["adam, mini-batches"]
+    killed(fit, case, tmp_path, 4)
+    assert [path.name for path in sorted(tmp_path.glob("*.safetensors"))] == ["checkpoint-00000000.safetensors"]
+    assert [line["kind"] for line in read_journal(tmp_path)].count("row") == 3
+    same(fit(case)[1], fit(case, run_dir=tmp_path, resume=True)[1])
+    assert [line["outer_step"] for line in read_journal(tmp_path) if line["kind"] == "row"] == [1, 2, 3, 4, 5]
+    assert (tmp_path / "checkpoint-00000005.safetensors").exists()
 
 
 def test_finished_run_is_not_run_again(fit: Any, tmp_path: Path) -> None:
