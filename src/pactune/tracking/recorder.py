@@ -44,7 +44,7 @@ class Recorder:
         return None
 
     def save(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Remember the state after an outer step, its history in `rows` and `plain_rows`; `last` when the run is over."""
+        """Remember the state after an outer step with its history so far; `last` when the run is over."""
 
     def end(self, **fields: Any) -> None:
         """Remember how the run ended."""
