@@ -20,6 +20,7 @@ from pactune.experiments.weight_decay import PAPER, Setting
 from pactune.report.folder import write_report
 from pactune.report.methods import markdown, methods_table
 from pactune.report.page import Figure, Line, Section, write_page
+from pactune.report.weight_decay import study_section
 from pactune.tracking import RunFolder
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
@@ -100,7 +101,9 @@ def test_a_users_own_run_folder(own_run):
 
 def test_the_papers_numbers_stand_beside_ours(home):
     (study,) = [found for found in read_studies(home) if found.item == "table"]
-    as_mnist = study._replace(records=[r._replace(setting={**r.setting, "data": "mnist"}) for r in study.records])
+    paper = {"data": "mnist", "inner_steps": 1000, "lr": 1e-4}
+    records = [run._replace(setting={**run.setting, **paper}) for run in study.records]
+    as_mnist = study._replace(records=records, settings={**study.settings, "outer_steps": 100})
     header, (row,) = methods_table([as_mnist])
     shown = dict(zip(header, row, strict=True))
     assert shown["paper: least norm"] == "56.8 (56.4, 57.2)"
@@ -109,7 +112,16 @@ def test_the_papers_numbers_stand_beside_ours(home):
     assert shown["classifier, data"] == "linear, MNIST"
     assert "ζ 3.75e-09" in shown["Eq. 5 online, last step"]
     assert markdown(methods_table([as_mnist])).count("\n") == 2
+    assert "after 4 of 100 outer steps" in shown["over"]
     assert len(PAPER) == 6
+
+
+def test_the_papers_numbers_stand_beside_its_own_settings_only(home):
+    (study,) = [found for found in read_studies(home) if found.item == "table"]
+    as_mnist = study._replace(records=[r._replace(setting={**r.setting, "data": "mnist"}) for r in study.records])
+    header, (row,) = methods_table([as_mnist])
+    assert dict(zip(header, row, strict=True))["paper: Eq. 5"] == ""
+    assert any("do not compare" in words for words in study_section(as_mnist).paragraphs)
 
 
 def test_unfinished_studies_say_so(home, tmp_path):

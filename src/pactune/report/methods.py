@@ -9,7 +9,7 @@ from pactune.experiments.records import StudyRecord
 from pactune.experiments.rules import METHODS, Comparison, Summary, compare, summarise
 from pactune.experiments.weight_decay import PAPER
 from pactune.report.page import Table
-from pactune.report.study_facts import MODELS, pair_name
+from pactune.report.study_facts import MODELS, has_papers_settings, pair_name
 
 __all__ = ["gain_table", "gains_table", "interval_text", "markdown", "method_table", "methods_table", "ordered"]
 
@@ -122,9 +122,10 @@ def _over(study: StudyRecord, found: Summary) -> str:
 
 
 def _paper(study: StudyRecord) -> list[str]:
-    setting = study.records[0].setting
-    row = PAPER.get((setting["model"], setting["data"]))
-    if row is None:
+    """Return the paper's numbers, or nothing where the study has other settings."""
+    if not has_papers_settings(study):
         return ["", ""]
+    setting = study.records[0].setting
+    row = PAPER[setting["model"], setting["data"]]
     texts = (Interval(mean=m, low=low, high=high) for m, low, high in (row.min_norm, row.regularized))
     return [interval_text(text) for text in texts]

@@ -25,7 +25,10 @@ SUMMARY = "settings, seeds, versions and time"
 NUMBER = ' class="number"'
 CONFIG = {"displaylogo": False, "responsive": True}
 WIDE = 6  # columns from which a table is set in smaller type
-COLORS = ("#c0392b", "#1f6fb2", "#2c8a57", "#8e6bbf", "#7f8c8d", "#d68910")
+COLORS = (
+    *("#c0392b", "#1f6fb2", "#2c8a57", "#8e6bbf", "#7f8c8d", "#d68910"),
+    *("#16a3a8", "#d1549a", "#6b4f2a", "#9bbb35", "#34408b", "#e27d60"),
+)
 
 
 class Line(NamedTuple):

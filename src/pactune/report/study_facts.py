@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pactune.experiments.records import StudyRecord
+from pactune.experiments.studies import Scale
+from pactune.experiments.weight_decay import PAPER, Setting
 from pactune.report.page import Table
 
-__all__ = ["MODELS", "fact_table", "pair_name"]
+__all__ = ["MODELS", "fact_table", "has_papers_settings", "pair_name"]
 
 MODELS = {"linear": "linear", "resnet18": "ResNet-18", "resnet34": "ResNet-34"}
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits (scikit-learn, enlarged to 28 × 28)"}
+COMPARABLE = ("inner_steps", "lr", "outer_lr", "rows")
 PROTOCOLS = {"eval": "in eval() mode", "paper": "with batch statistics, as the authors did"}
 
 
@@ -21,6 +24,14 @@ def pair_name(study: StudyRecord) -> str:
     extra = [", online"] if online else []
     extra += [", authors' evaluation"] if setting["protocol"] == "paper" else []
     return f"{MODELS[setting['model']]}, {DATA[setting['data']].partition(' ')[0]}{''.join(extra)}"
+
+
+def has_papers_settings(study: StudyRecord) -> bool:
+    """Whether a study has the paper's data, amounts and step sizes, so that its numbers can stand beside ours."""
+    paper = Setting().as_dict()
+    same = [run.setting[name] == paper[name] for run in study.records for name in COMPARABLE]
+    known = all((run.setting["model"], run.setting["data"]) in PAPER for run in study.records)
+    return known and all(same) and bool(study.settings["outer_steps"] == Scale().outer_steps)
 
 
 def fact_table(study: StudyRecord) -> Table:
@@ -41,7 +52,10 @@ def fact_table(study: StudyRecord) -> Table:
         ["draws of the images", _numbers(draws)],
         ["initial weights", _numbers(inits)],
         ["runs", f"{study.finished} of {study.asked} finished"],
-        ["seconds per run", f"{sum(seconds) / len(seconds):.1f} (mean) on {_machine(study)}"],
+        [
+            "seconds per run",
+            f"{sum(seconds) / len(seconds):.1f} (mean; a grid's runs go side by side) on {_machine(study)}",
+        ],
         ["began", study.facts["began"]],
         ["versions", ", ".join(f"{name} {version}" for name, version in versions.items())],
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from pactune.experiments.intervals import Interval, bootstrap_interval, mean_int
 from pactune.experiments.records import Record, StudyRecord
 from pactune.report.methods import gain_table, interval_text, method_table
 from pactune.report.page import Figure, Line, Section, Table
-from pactune.report.study_facts import fact_table, pair_name
+from pactune.report.study_facts import fact_table, has_papers_settings, pair_name
 
 __all__ = ["MAKERS", "study_section"]
 
@@ -24,6 +25,7 @@ COLUMNS = {
     "test_risk": "test loss",
     "valid_risk": "validation loss",
 }
+TUNED = (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11)  # colours of tuned runs; 4 is grey, for plain training
 PATHS = {"truncated": "K", "windowed": "W"}
 STARTED = ("valid_accuracy", "test_accuracy")
 STARTS = {"kept": "θ goes on", "same": "back to one θ_0", "fresh": "θ_0 drawn anew"}
@@ -34,6 +36,10 @@ def study_section(study: StudyRecord) -> Section:
     heading, words, tables, figures = MAKERS[study.item](study)
     missing = study.asked - study.finished
     notes = [] if not missing else [f"{missing} of {study.asked} runs are not finished; what there is, is shown."]
+    if not has_papers_settings(study):
+        notes.append(
+            "Data, amounts or step sizes are not the paper's (see the settings): do not compare with its numbers."
+        )
     named = [figure._replace(title=f"{pair_name(study)}: {figure.title}") for figure in figures if figure.lines]
     return Section(f"{heading}: {pair_name(study)}", [*words, *notes], tables, named, [fact_table(study)])
 
@@ -146,7 +152,7 @@ def _family(study: StudyRecord, column: str, title: str) -> Figure:
     """Return the curves of a column: ζ = 0, every other ζ, and plain training."""
     keys = list(dict.fromkeys((run.cell["zeta"], run.setting["online"]) for run in study.records))
     lines = []
-    for color, (zeta, online) in enumerate(keys):
+    for color, (zeta, online) in zip(itertools.cycle(TUNED), keys, strict=False):
         label = f"ζ = {zeta if isinstance(zeta, str) else format(zeta, 'g')}{', online' if online else ''}"
         runs = study.where(zeta=zeta, online=online)
         lines.append(_mean_line(label, runs, lambda run: run.column(column), color, "solid" if zeta else "dash"))
