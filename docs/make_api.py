@@ -19,6 +19,7 @@ Every public name, as `import pactune as pt` offers it. This page is written fro
 
 GROUPS = {
     "Problem and tuner": ["Problem", "Tuner", "ObjectiveValue", "Result", "Callback", "check_hypergradient"],
+    "Several processes": ["Parallel"],
     "Monitor": ["CoherenceMonitor"],
     "Hyperparameters": ["WeightDecay", "ExampleWeights", "LearningRates", "Initialization"],
     "Inner dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
@@ -42,6 +43,7 @@ GROUPS = {
         "DivergenceError",
         "CertificateError",
         "RunFolderError",
+        "RankError",
     ],
 }
 TRACKING = ["TensorBoardLogger", "MLflowLogger", "WandbLogger", "Logger", "read_journal"]

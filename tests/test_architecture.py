@@ -22,6 +22,7 @@ LAYERS = [
     {"provenance"},
     {"hyper"},
     {"problem"},
+    {"parallel"},
     {"dynamics"},
     {"objectives"},
     {"hypergradient"},

@@ -186,7 +186,7 @@ def test_stop_iteration_inside_the_loss_is_an_error(make: Any, linear: Any) -> N
         next(calls)
         return F.cross_entropy(model(batch[0]), batch[1])
 
-    with pytest.raises(StopIteration):
+    with pytest.raises(RuntimeError, match="StopIteration"):
         make(linear(), train_loss=loss, valid_loss=loss).fit(50, progress=False)
 
 

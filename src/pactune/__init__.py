@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         DivergenceError,
         GradientError,
         PactuneError,
+        RankError,
         RunFolderError,
         SettingError,
     )
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         UnequalSteps,
         ValidationRisk,
     )
+    from pactune.parallel import Parallel
     from pactune.problem import Problem
     from pactune.provenance import Provenance
     from pactune.result import Result
@@ -66,6 +68,7 @@ _HOMES = {
         "DivergenceError",
         "GradientError",
         "PactuneError",
+        "RankError",
         "RunFolderError",
         "SettingError",
     ],
@@ -89,6 +92,7 @@ _HOMES = {
         "UnequalSteps",
         "ValidationRisk",
     ],
+    "pactune.parallel": ["Parallel"],
     "pactune.problem": ["Problem"],
     "pactune.provenance": ["Provenance"],
     "pactune.result": ["Result"],
@@ -123,8 +127,10 @@ __all__ = [
     "ObjectiveValue",
     "PACBayes",
     "PactuneError",
+    "Parallel",
     "Problem",
     "Provenance",
+    "RankError",
     "Result",
     "RunFolderError",
     "SameDistribution",

@@ -61,6 +61,7 @@ def fit_auto(tuner: Tuner, settings: FitSettings, rule: AutoZeta, shared: Callba
                 start.restore(tuner)
                 return replace(outcome, rows=[], plain_rows=[], kept_step=0, model=tuner.problem.model)
     start.restore(tuner)
+    scores = tuner.team.object_from_leader(scores)  # rounding must not let ranks choose differently
     best = scores.best(_labels(rule))
     tuned = scores.best([label for label in _labels(rule) if label != PLAIN])
     choice = Choice("plain" if best.label == PLAIN else "tuned", best.step)

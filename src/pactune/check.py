@@ -72,6 +72,8 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     """
     if directions < 1:
         raise SettingError(f"`directions` must be ≥ 1, got {directions}")
+    if tuner.team.ranks > 1:
+        raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")
     plan, lane = _in_double(tuner)
     hyper = clone(plan.trajectory.problem.hyperparameters())
     paths = record_path(plan, lane, hyper)

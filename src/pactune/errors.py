@@ -13,6 +13,7 @@ __all__ = [
     "DivergenceError",
     "GradientError",
     "PactuneError",
+    "RankError",
     "RunFolderError",
     "SettingError",
     "warn_user",
@@ -49,6 +50,10 @@ class GradientError(PactuneError, RuntimeError):
 
 class RunFolderError(PactuneError, RuntimeError):
     """A run folder that cannot be used: of another run or version, damaged, in use, or on a full disk."""
+
+
+class RankError(PactuneError, RuntimeError):
+    """Another rank of a run on several processes failed, was interrupted, or does not answer in time."""
 
 
 class DivergenceError(PactuneError, ArithmeticError):

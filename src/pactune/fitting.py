@@ -15,6 +15,7 @@ from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
 from pactune.result import Result, Row, Status
+from pactune.tracking.fingerprint import describe_run
 from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone, norm, scale
 from pactune.verdict import judge_run
@@ -78,8 +79,8 @@ class Kept(NamedTuple):
     @classmethod
     def of(cls, step: int, lane: Lane, hyper: Params) -> Kept:
         """Return the first chain of a lane."""
-        assert lane.states is not None
-        return cls(step, lane.states[0].params, lane.states[0].buffers, hyper)
+        assert lane.lead is not None
+        return cls(step, lane.lead.params, lane.lead.buffers, hyper)
 
 
 def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
@@ -135,6 +136,9 @@ class Fit:
         """Do the same, and leave it to the caller to run the rounds."""
         with self.tuner.problem.training_mode():
             self.tuner.prepare(self.plan.zeta if self._relative is None else 1.0)
+            self.tuner.check_ranks(
+                outer_steps=self.settings.outer_steps, **describe_run(self.tuner, self.settings, self.test)
+            )
             with self.settings.recorder as recorder:
                 saved = recorder.load(self.tuner.problem.device)
                 if saved is not None:
@@ -159,6 +163,7 @@ class Fit:
                 if stop:
                     return "completed", None
         except KeyboardInterrupt:
+            self.tuner.team.hang_up()
             return "interrupted", None
         except DivergenceError as error:
             return "diverged", error
@@ -177,12 +182,13 @@ class Fit:
 
     def _asked_to_stop(self, row: Row) -> bool:
         """Tell the listeners of a row; only their StopIteration ends a run, one of the user's loss is an error."""
+        stop = False
         try:
             for listener in self.settings.callbacks:
                 listener.on_outer_step(self.tuner, row)
         except StopIteration:
-            return True
-        return False
+            stop = True
+        return self.tuner.team.any(stop)
 
     def _outer_step(self, begun: float) -> Rounds[Row]:
         tuner, problem = self.tuner, self.tuner.problem
@@ -211,6 +217,7 @@ class Fit:
             "hypergradient_norm": length,
             "seconds": time.perf_counter() - begun,
         }
+        row = tuner.team.numbers_from_leader(row)
         self.rows.append(row)
         self._keep(clone(problem.hyperparameters()) if tuner.online else hyper)
         return row
@@ -259,11 +266,12 @@ class Fit:
             )
         listeners = self._listeners()
         missing = [name for name in state["listeners"] if name not in listeners]
-        if missing:
+        if missing and self.tuner.team.leader:
             raise SettingError(f"the run to resume had a listener that `callbacks` lacks: {', '.join(missing)}")
         self.tuner.load_state(state["tuner"])
-        for name, remembered in state["listeners"].items():
-            listeners[name].load_state_dict(remembered)
+        for name, listener in listeners.items():
+            if name in state["listeners"]:
+                listener.load_state_dict(state["listeners"][name])
         self.rows, self.plain.rows = state["rows"], state["plain_rows"]
         self.kept, self.plain.kept = _as_kept(state["kept"]), _as_kept(state["plain_kept"])
         if state["zeta"] is not None:
@@ -326,7 +334,7 @@ class _PlainRun:
             return
         tuner, problem, start = self._tuner, self._tuner.problem, self._tuner.start_hyper
         if tuned.rounds == 1 and not tuner.online:
-            self._lane.states, self._lane.rounds = tuned.states, 1
+            self._lane.follow(tuned)
         else:
             self._lane.take((yield self._lane.job(self._plan, start)))
         present = clone(problem.hyperparameters())
@@ -334,7 +342,7 @@ class _PlainRun:
         row: Row = {"outer_step": self._lane.rounds}
         try:
             tuner.publish(self._lane)
-            row |= evaluations(tuner, self._test) if self._settings.evaluate else {}
+            row |= tuner.team.numbers_from_leader(evaluations(tuner, self._test) if self._settings.evaluate else {})
             for listener in self._settings.callbacks:
                 listener.on_plain_step(tuner, row)
         finally:

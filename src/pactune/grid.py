@@ -174,6 +174,8 @@ def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:
         raise SettingError(f"`build` must return a Tuner, it returned {type(tuner).__name__} for {cell_name(cell)}")
     if tuner.objective.zeta == "auto" or isinstance(tuner.objective.zeta, AutoZeta):
         raise SettingError('`zeta="auto"` makes many runs of its own; in a grid pass numbers or "theory"')
+    if tuner.team.ranks > 1:
+        raise SettingError("a grid runs in one process; `build` must make its tuners without `parallel`")
     return tuner
 
 

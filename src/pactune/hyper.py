@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.errors import SettingError
-from pactune.trees import Params
+from pactune.trees import Params, mul
 
 __all__ = ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay", "holders"]
 
@@ -96,11 +96,11 @@ class WeightDecay(_PerParameter):
 
     def penalty_gradient(self, params: Params) -> Params:
         """Return λ ⊙ θ, so that ∂∇R_T/∂λ = θ costs no double backward."""
-        return {name: decay * params[name] for name, decay in self._matched(params).items()}
+        return mul(self._matched(params), params)
 
     def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
         """Return θ ⊙ c, summed over what shares a λ: the derivative of ⟨λ ⊙ θ, c⟩."""
-        products = {name: params[name] * cotangent[name] for name in self._matched(params)}
+        products = mul({name: params[name] for name in self._matched(params)}, cotangent)
         if self.per == "global":
             return {"values.all": torch.stack([product.sum() for product in products.values()]).sum()}
         each = self.per == "element"

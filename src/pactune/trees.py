@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 __all__ = [
     "Params",
@@ -16,6 +17,7 @@ __all__ = [
     "dot",
     "leaves",
     "map_tree",
+    "mul",
     "norm",
     "scale",
     "split",
@@ -25,6 +27,8 @@ __all__ = [
 
 Params = dict[str, Tensor]
 
+MANY = 8  # tensors from which on one kernel for all of them beats one for each
+
 
 def map_tree(function: Callable[..., Tensor], tree: Params, *others: Params) -> Params:
     """Apply `function` to the tensors of one name, name by name."""
@@ -33,24 +37,31 @@ def map_tree(function: Callable[..., Tensor], tree: Params, *others: Params) -> 
 
 def add(a: Params, b: Params) -> Params:
     """Return a + b."""
-    return map_tree(torch.add, a, b)
+    return _foreach(torch._foreach_add, a, b) if _many(a, b) else map_tree(torch.add, a, b)
 
 
 def sub(a: Params, b: Params) -> Params:
     """Return a − b."""
-    return map_tree(torch.sub, a, b)
+    return _foreach(torch._foreach_sub, a, b) if _many(a, b) else map_tree(torch.sub, a, b)
+
+
+def mul(a: Params, b: Params) -> Params:
+    """Return the elementwise product ab, for the names of a."""
+    return _foreach(torch._foreach_mul, a, b) if _many(a, b) else map_tree(torch.mul, a, b)
 
 
 def scale(alpha: float | Tensor, a: Params) -> Params:
     """Return αa; a vector α has a factor for each entry of the leading axis."""
     if isinstance(alpha, Tensor) and alpha.ndim:
         return {name: value * alpha.reshape(-1, *[1] * (value.ndim - 1)) for name, value in a.items()}
+    if _many(a):
+        return dict(zip(a, torch._foreach_mul(list(a.values()), alpha), strict=True))
     return {name: value * alpha for name, value in a.items()}
 
 
 def axpy(alpha: float | Tensor, a: Params, b: Params) -> Params:
     """Return αa + b."""
-    return map_tree(lambda x, y: y + alpha * x, a, b)
+    return add(b, scale(alpha, a))
 
 
 def dot(a: Params, b: Params) -> Tensor:
@@ -59,7 +70,9 @@ def dot(a: Params, b: Params) -> Tensor:
     >>> float(dot({"w": torch.ones(2, 3)}, {"w": 2 * torch.ones(2, 3)}))
     12.0
     """
-    return torch.stack([torch.sum(value * b[name]) for name, value in a.items()]).sum()
+    if a is b and _many(a) and not any(value.requires_grad for value in a.values()):
+        return torch.stack(torch._foreach_norm(list(a.values()))).square().sum()
+    return torch.stack([torch.sum(value) for value in mul(a, b).values()]).sum()
 
 
 def norm(a: Params) -> Tensor:
@@ -74,6 +87,10 @@ def zeros_like(a: Params) -> Params:
 
 def clone(a: Params) -> Params:
     """Return detached copies that share no memory with `a`."""
+    floats = {name: value.detach() for name, value in a.items() if value.is_floating_point()}
+    if _many(floats):
+        copies = dict(zip(floats, torch._foreach_mul(list(floats.values()), 1), strict=True))
+        return {name: copies[name] if name in copies else value.detach().clone() for name, value in a.items()}
     return {name: value.detach().clone() for name, value in a.items()}
 
 
@@ -98,3 +115,15 @@ def split(values: Iterable[Tensor | None], *trees: Params) -> list[Params]:
             part[name] = torch.zeros_like(like) if value is None else value
         named.append(part)
     return named
+
+
+def _many(a: Params, *others: Params) -> bool:
+    """Whether one kernel for all tensors pays and exists; `torch.vmap` and mixed shapes know none."""
+    if len(a) < MANY:
+        return False
+    every = [tree[name] for tree in (a, *others) for name in a]
+    return not any(is_batchedtensor(value) for value in every)
+
+
+def _foreach(function: Callable[..., Sequence[Tensor]], a: Params, b: Params) -> Params:
+    return dict(zip(a, function(list(a.values()), [b[name] for name in a]), strict=True))

@@ -22,11 +22,13 @@ from pactune.hypergradient import Estimator, Truncated
 from pactune.hypergradient.entries import Setting, check_entries
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.objectives import AutoZeta, Objective, PACBayes
+from pactune.parallel import ALONE, Parallel, Team, check_shards
 from pactune.problem import Problem
 from pactune.result import Result
 from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run
-from pactune.tracking.recorder import FolderRecorder
+from pactune.tracking.recorder import FolderRecorder, Recorder
+from pactune.tracking.shared import SharedRecorder
 from pactune.trees import Params, clone, norm
 
 __all__ = ["ObjectiveValue", "Tuner"]
@@ -61,6 +63,8 @@ class Tuner:
         path_stride: measure Δ_t at every so many steps only, from a random first one, and rescale the sum; unbiased.
         engine: how inner steps are run: "auto", "eager", "traced", "compiled", "captured", or an engine with settings
             of its own.
+        parallel: `Parallel()` spreads the chains over the ranks of `torch.distributed`, `Parallel(shards=s)` the rows
+            of each mini-batch too. None runs by itself, whatever other processes do.
 
     Raises:
         SettingError: a setting breaks its rule.
@@ -97,6 +101,7 @@ class Tuner:
         initial: Initial | None = None,
         path_stride: int = 1,
         engine: str | Engine = "auto",
+        parallel: Parallel | None = None,
     ) -> None:
         self.problem = problem
         self.inner = as_dynamics(inner)
@@ -109,6 +114,7 @@ class Tuner:
         self.path_stride = path_stride
         self._check_settings()
         self.runner = Runner(as_engine(engine, problem))
+        self.team = _team(parallel, chains, problem.device)
         self.start_hyper = clone(problem.hyperparameters())
         self._pending = False
         self._last: tuple[Params, Params] | None = None
@@ -131,10 +137,11 @@ class Tuner:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         plan = self.plan(self.zeta)
         self.move_hyper()
-        with self.problem.training_mode():
+        with self.team.session(), self.problem.training_mode():
             self.prepare(plan.zeta)
+            self.check_ranks()
             (outcome,) = self.runner.run([self.lane.job(plan, self.problem.hyperparameters())])
-        self.lane.take(outcome)
+            self.lane.take(outcome)
         value, _ = self.measure(outcome, plan.zeta)
         self.fill_gradients(outcome.gradient(plan.zeta))
         self.publish(self.lane)
@@ -188,10 +195,11 @@ class Tuner:
             plain_steps=plain_steps,
             on_divergence=on_divergence,
         )
-        settings = self.recorded(settings, run_dir, resume=resume)
         rule = AutoZeta() if self.objective.zeta == "auto" else self.objective.zeta
         runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
-        with progress_for(progress, total=outer_steps * runs) as shown:
+        progress = progress if self.team.leader else False
+        with self.team.session(), progress_for(progress, total=outer_steps * runs) as shown:
+            settings = self.recorded(settings, run_dir, resume=resume)
             if isinstance(rule, AutoZeta):
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
@@ -205,12 +213,16 @@ class Tuner:
         if not isinstance(run_dir, (str, Path)):
             raise SettingError(f"`run_dir` must be a path or None, got {run_dir!r}")
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
-        recorder = FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+        if self.team.leader:
+            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=describe_run(self, settings, test))
+            recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
+        else:
+            recorder = SharedRecorder(Recorder(), self.team)
         return replace(settings, recorder=recorder)
 
     def on(self, problem: Problem) -> Tuner:
         """Return a tuner with the same settings on another problem with the same modules, at its start."""
-        return Tuner(
+        twin = Tuner(
             problem,
             inner=self.inner,
             inner_steps=self.inner_steps,
@@ -226,6 +238,8 @@ class Tuner:
             path_stride=self.path_stride,
             engine=self.runner.engine,
         )
+        twin.team = self.team
+        return twin
 
     # What a round is made of
 
@@ -256,7 +270,7 @@ class Tuner:
     def lane(self) -> Lane:
         """The chains of the tuned run; it starts at the model's parameters and buffers when first asked for."""
         params, buffers = clone(self.problem.parameters()), clone(self.problem.buffers())
-        return Lane(self.world, self.chains, self.restart, params, buffers)
+        return Lane(self.world, self.chains, self.restart, params, buffers, team=self.team)
 
     @cached_property
     def plain_lane(self) -> Lane:
@@ -266,7 +280,9 @@ class Tuner:
     def plan(self, zeta: float) -> Plan:
         """Return how a round is run at ζ."""
         default = self.objective.default_hyper(self.start_hyper) if self.objective.compares_default else None
-        trajectory = Trajectory(self.problem, self.inner, self.objective, self.world.stochastic, default)
+        trajectory = Trajectory(
+            self.problem, self.inner, self.objective, self.world.stochastic, default, team=self.team
+        )
         return Plan(
             trajectory,
             self.inner_steps,
@@ -288,10 +304,22 @@ class Tuner:
                 f"{', '.join(unseen)}; only the validation risk tunes them"
             )
 
+        check_shards(self.problem, self.team.shards, stochastic=self.world.stochastic)
+
+    def check_ranks(self, **said: Any) -> None:
+        """Check, before the first round, that all ranks are about to do the same.
+
+        Raises:
+            SettingError: they differ in their settings, their data or where they start.
+        """
+        if self.team.ranks > 1:
+            here = {"λ": self.problem.hyperparameters(), "θ": self.problem.parameters()}
+            self.team.check_same({**said, **here, "buffers": self.problem.buffers(), "rounds": self.lane.rounds})
+
     def publish(self, lane: Lane) -> None:
         """Copy the first chain into the user's model."""
-        assert lane.states is not None
-        self.problem.load(lane.states[0].params, lane.states[0].buffers)
+        assert lane.lead is not None
+        self.problem.load(lane.lead.params, lane.lead.buffers)
 
     @staticmethod
     def measure(outcome: Outcome, zeta: float) -> tuple[ObjectiveValue, float]:
@@ -368,7 +396,7 @@ class Tuner:
         self.lane.load_state(state["lane"])
         self.plain_lane.load_state(state["plain_lane"])
         self.problem.load(self.lane.params, self.lane.buffers)
-        if self.lane.states is not None:
+        if self.lane.lead is not None:
             self.publish(self.lane)
         self.problem.load_hyper(state["hyper"])
         self.start_hyper, self._last = state["start_hyper"], state["last"]
@@ -425,3 +453,11 @@ class Tuner:
             )
         if not self.inner.differentiable and self.problem.has_learning_rates:
             raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
+
+
+def _team(parallel: Parallel | None, chains: int, device: torch.device) -> Team:
+    if parallel is None:
+        return ALONE
+    if not isinstance(parallel, Parallel):
+        raise SettingError(f"`parallel` must be Parallel(...) or None, got {parallel!r}")
+    return parallel.team(chains, device)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pactune.errors import SettingError
-from pactune.trees import Params, map_tree
+from pactune.trees import Params, map_tree, scale, sub
 
 __all__ = ["Dynamics", "Number", "Schedule", "Slots", "StepInputs", "StepSize", "check_positive", "descend"]
 
@@ -88,6 +88,8 @@ def step_size(eta: Number, factors: Params, name: str) -> Number:
 
 def descend(params: Params, direction: Params, eta: Number, factors: Params) -> Params:
     """Return θ − η d, with the factors of the step size."""
+    if not factors:
+        return sub(params, scale(eta, direction))
     return {name: p - step_size(eta, factors, name) * direction[name] for name, p in params.items()}
 
 

@@ -14,6 +14,8 @@ from pactune.engine.base import Engine, Track, log
 from pactune.engine.chain import Carry
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
 from pactune.engine.traced import Program, as_flat, trace
+from pactune.hypergradient.trajectory import Pair, Tick
+from pactune.trees import Params
 
 __all__ = ["Captured"]
 
@@ -32,7 +34,8 @@ class Captured(Engine):
     Args:
         steps: inner steps per replay.
         two_streams: run the two gradients of a step side by side.
-        fuse: compile each step with `torch.compile` before it is captured, which fuses what is elementwise.
+        fuse: what `torch.compile` fuses before it is captured: nothing, the elementwise "updates" that follow the two
+            gradients of a step, or whole "steps", which pays for small models.
         autotune: let cuDNN try its kernels and take the fastest; which one that is may differ from run to run.
         tf32: multiply in TF32, about three digits; None leaves PyTorch's own flags alone.
         autocast: run the models in "bfloat16" or "float16" where autocast thinks it safe.
@@ -41,7 +44,7 @@ class Captured(Engine):
 
     steps: int = 20
     two_streams: bool = True
-    fuse: bool = False
+    fuse: Literal["updates", "steps"] | None = None
     autotune: bool = False
     tf32: bool | None = None
     autocast: Literal["bfloat16", "float16"] | None = None
@@ -72,10 +75,11 @@ class Captured(Engine):
         if graph is None:
             return start
         graph.load(lines)
-        for first in range(start, stop, size):
-            graph.replay(lines, first)
-        graph.unload(lines, stop - start)
-        return stop
+        done = start
+        while done < stop and graph.replay(lines, done):
+            done += size
+        graph.unload(lines, done - start)
+        return done
 
     def _reason(self, tracks: Sequence[Track]) -> str | None:
         if tracks[0].chain.plan.trajectory.problem.device.type != "cuda":
@@ -140,7 +144,8 @@ class _Line:
 
     def placed(self, tensors: Flat) -> Flat:
         """Return copies at fixed places, in the layout of the engine."""
-        return [_copy(tensor, self.layout) for tensor in tensors]
+        device = self.segment.trajectory.problem.device
+        return [_copy(tensor.to(device), self.layout) for tensor in tensors]
 
     def jump(self, flat: Flat, steps: int) -> None:
         """Bring the chain where the replays have led."""
@@ -197,15 +202,19 @@ class _Graph:
             for place, value in zip([*carry, *hyper], [*line.carry, *line.hyper], strict=True):
                 place.copy_(value)
 
-    def replay(self, lines: list[_Line], start: int) -> None:
-        """Bring in what the next steps meet, where it is not there yet, and run them."""
-        for line, places, sources in zip(lines, self._outsides, self._sources, strict=True):
-            values, _ = line.feed.flat(start, line.size)
+    def replay(self, lines: list[_Line], start: int) -> bool:
+        """Bring in what the next steps meet, where it is not there yet, and run them; return whether it fits."""
+        fed = [line.feed.flat(start, line.size) for line in lines]
+        if any(shape != line.outside_shape for line, (_, shape) in zip(lines, fed, strict=True)):
+            log.info("steps are run one by one: mini-batches differ in size; take one that divides the rows")
+            return False
+        for (values, _), places, sources in zip(fed, self._outsides, self._sources, strict=True):
             for i, (place, value) in enumerate(zip(places, values, strict=True)):
                 if sources[i] is not value:
                     place.copy_(value)
                     sources[i] = value
         self._graph.replay()
+        return True
 
     def unload(self, lines: list[_Line], steps: int) -> None:
         """Take the chains out of their places."""
@@ -215,14 +224,45 @@ class _Graph:
 
 def _program(line: _Line, engine: Captured) -> Program:
     """Return the steps of one line as a function of flat tensors, one step after the other."""
-    if not engine.fuse:
-        side = _stream() if engine.two_streams else None
-        trajectory = replace(line.segment.trajectory, side=side)
-        return as_flat(Segment(trajectory, line.segment.measured, derived=line.segment.derived), line.shapes)
-    return _fused(line)
+    if engine.fuse == "steps":
+        return _fused_steps(line)
+    segment = line.segment
+    trajectory = replace(segment.trajectory, side=_stream() if engine.two_streams else None)
+    finish = _FusedUpdate(segment) if engine.fuse == "updates" else None
+    return as_flat(Segment(trajectory, segment.measured, derived=segment.derived, finish=finish), line.shapes)
 
 
-def _fused(line: _Line) -> Program:
+class _FusedUpdate:
+    """What follows the two gradients of a step, compiled."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._finish = segment.finish
+        self._known: dict[Shape, tuple[Program, Shape]] = {}
+
+    def __call__(self, carry: Carry, hyper: Params, tick: Tick, pair: Pair) -> Carry:
+        bare = carry._replace(state=carry.state._replace(buffers={}))
+        value = (bare, hyper, tick.noise, tick.numbers, pair._replace(buffers={}))
+        flat, shape = flatten(value)
+        if shape not in self._known:
+            self._known[shape] = self._compiled(flat, shape, tick)
+        program, out = self._known[shape]
+        found: Carry = out.restore(list(program(*flat)))
+        return found._replace(state=found.state._replace(buffers=pair.buffers))
+
+    def _compiled(self, example: Flat, shape: Shape, tick: Tick) -> tuple[Program, Shape]:
+        outs: list[Shape] = []
+
+        def function(*tensors: Tensor) -> list[Tensor]:
+            carry, hyper, noise, numbers, pair = shape.restore(tensors)
+            flat, out = flatten(self._finish(carry, hyper, tick._replace(noise=noise, numbers=numbers), pair))
+            outs.append(out)
+            return flat
+
+        graph = trace(function, example)
+        return torch.compile(graph, fullgraph=True, dynamic=False), outs[0]
+
+
+def _fused_steps(line: _Line) -> Program:
     """Return steps that are compiled one by one; all of one kind share a program."""
     segment, (carry_shape, hyper_shape, outside_shape) = line.segment, line.shapes
     known: dict[tuple[Any, ...], Program] = {}

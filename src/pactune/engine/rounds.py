@@ -14,7 +14,7 @@ from pactune.engine.eager import Eager
 from pactune.engine.plan import Job, Outcome, Plan
 from pactune.hypergradient.trajectory import Tick
 from pactune.streams import forked_rng
-from pactune.trees import Params, add, clone, scale, zeros_like
+from pactune.trees import Params, clone, scale, zeros_like
 
 __all__ = ["combine", "run_chains", "run_round"]
 
@@ -74,30 +74,29 @@ class _Round:
 
 def _online_gradient(plan: Plan, seen: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
     """Return the mean over chains of ∇_λ‖Δ_t‖ (Algorithm C.2); 0 where Δ_t = 0."""
-    total, weight = zeros_like(hyper), plan.path_stride / len(seen)
-    for summand, gradient in seen:
-        if summand is not None and gradient is not None:
-            total = add(total, scale(weight * half_inverse_root(summand), gradient))
-    return total
+    parts = [
+        scale(plan.path_stride * half_inverse_root(summand), gradient)
+        if summand is not None and gradient is not None
+        else zeros_like(hyper)
+        for summand, gradient in seen
+    ]
+    return plan.trajectory.team.mean(parts)
 
 
 def combine(plan: Plan, ends: Sequence[ChainEnd], *, online: bool) -> Outcome:
-    """Put the chains together: the mean of the risks, and the mean inside or outside the root."""
-    risk = torch.stack([end.risk for end in ends]).mean()
+    """Put the chains of all ranks together: the mean of the risks, and the mean inside or outside the root."""
+    team = plan.trajectory.team
+    risk = team.mean_value(torch.stack([end.risk for end in ends]))
     totals = torch.stack([end.total for end in ends])
     outside = plan.trajectory.objective.chain_mean == "outside"
-    regularizer = totals.sqrt().mean() if outside else totals.mean().sqrt()
+    mean = team.mean_value(totals.sqrt() if outside else totals)
     path_gradient: Params = {}
     if not online and ends[0].path_gradient:
-        slopes = [half_inverse_root(end.total if outside else totals.mean()) for end in ends]
-        path_gradient = _mean([scale(slope, end.path_gradient) for slope, end in zip(slopes, ends, strict=True)])
-    risk_gradient = _mean([end.risk_gradient for end in ends])
+        slopes = [half_inverse_root(end.total if outside else mean) for end in ends]
+        path_gradient = team.mean([scale(slope, end.path_gradient) for slope, end in zip(slopes, ends, strict=True)])
+    risk_gradient = team.mean([end.risk_gradient for end in ends])
+    regularizer = mean if outside else mean.sqrt()
     return Outcome([end.state for end in ends], risk, regularizer, risk_gradient, path_gradient)
-
-
-def _mean(trees: list[Params]) -> Params:
-    """Return the mean of the trees."""
-    return scale(1 / len(trees), functools.reduce(add, trees))
 
 
 def half_inverse_root(y: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from pactune.data import Batch
 from pactune.engine.base import Track
 from pactune.engine.chain import Carry
-from pactune.hypergradient.trajectory import Tick, Trajectory
+from pactune.hypergradient.trajectory import Observation, Pair, Tick, Trajectory
 from pactune.trees import Params, add
 
 __all__ = ["Feed", "Flat", "Outside", "Segment", "Shape", "flatten", "refusal"]
@@ -27,6 +27,8 @@ def refusal(track: Track) -> str | None:
         return "a forward draws random numbers, which are seeded step by step"
     if not trajectory.dynamics.differentiable:
         return "an optimizer of torch.optim keeps a state of its own"
+    if trajectory.team.shards > 1:
+        return "ranks that share a mini-batch talk to each other at every step"
     tick = track.ticks(0)
     for role, batch in (("train", tick.train), ("valid", tick.valid)):
         strange = [leaf for leaf in pytree.tree_leaves(batch.data) if not isinstance(leaf, Tensor)]
@@ -146,6 +148,9 @@ def _once(batches: list[Batch]) -> list[Batch]:
     return batches[:1] if all(batch is batches[0] for batch in batches) else batches
 
 
+Finish = Callable[[Carry, Params, Tick, Pair], Carry]
+
+
 class Segment:
     """A few steps of a chain as a pure function of (carry, λ, what they meet).
 
@@ -153,10 +158,14 @@ class Segment:
         trajectory: the pure functions.
         measured: for every step, whether Δ_t is measured.
         derived: whether the direct λ-derivatives are summed.
+        finish: another way to do what `finish` does.
     """
 
-    def __init__(self, trajectory: Trajectory, measured: tuple[bool, ...], *, derived: bool) -> None:
+    def __init__(
+        self, trajectory: Trajectory, measured: tuple[bool, ...], *, derived: bool, finish: Finish | None = None
+    ) -> None:
         self.trajectory, self.measured, self.derived = trajectory, measured, derived
+        self._finish = finish or self.finish
 
     def __call__(self, carry: Carry, hyper: Params, outside: Outside) -> Carry:
         """Run the steps."""
@@ -165,15 +174,24 @@ class Segment:
         return carry
 
     def _step(self, carry: Carry, hyper: Params, tick: Tick, *, measured: bool) -> Carry:
-        (state, total, sums), trajectory = carry, self.trajectory
+        if measured and self.trajectory.parts(by_hyper=self.derived):
+            return self._finish(carry, hyper, tick, self.trajectory.pair(carry.state, hyper, tick))
         if measured:
-            seen = trajectory.observe(state, hyper, tick, by_hyper=self.derived, by_params=False)
-            total = total if seen.summand is None else total + seen.summand
-            sums = sums if seen.by_hyper is None else add(sums, seen.by_hyper)
+            seen = self.trajectory.observe(carry.state, hyper, tick, by_hyper=self.derived, by_params=False)
         else:
-            seen = trajectory.look(state, hyper, tick)
-        moved = trajectory.advance(state, hyper, tick, seen)
-        return Carry(moved._replace(step=state.step), total, sums)  # the count lives outside
+            seen = self.trajectory.look(carry.state, hyper, tick)
+        return self._moved(carry, hyper, tick, seen)
+
+    def finish(self, carry: Carry, hyper: Params, tick: Tick, pair: Pair) -> Carry:
+        """Return the carry after a step, from its two gradients."""
+        seen = self.trajectory.judge(carry.state, hyper, tick, pair, by_hyper=self.derived)
+        return self._moved(carry, hyper, tick, seen)
+
+    def _moved(self, carry: Carry, hyper: Params, tick: Tick, seen: Observation) -> Carry:
+        total = carry.total if seen.summand is None else carry.total + seen.summand
+        sums = carry.sums if seen.by_hyper is None else add(carry.sums, seen.by_hyper)
+        moved = self.trajectory.advance(carry.state, hyper, tick, seen)
+        return Carry(moved._replace(step=carry.state.step), total, sums)  # the count lives outside
 
     def same(self, other: Segment) -> bool:
         """Whether another segment is the same function."""

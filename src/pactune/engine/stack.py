@@ -12,6 +12,7 @@ from pactune.engine.chain import ChainEnd
 from pactune.engine.plan import Job, OnStep
 from pactune.engine.stacked import Joiner, StackedObjective, StackedProblem, stack, take
 from pactune.hypergradient.trajectory import InnerState, Tick
+from pactune.parallel import ALONE
 from pactune.problem import Problem
 from pactune.trees import Params, clone
 
@@ -38,6 +39,7 @@ class Stack:
         self._trajectory = replace(
             trajectory,
             problem=StackedProblem(self._problems),
+            team=ALONE,  # the ends of the chains meet those of other ranks after they are told apart
             objective=StackedObjective(trajectory.objective),
             default_hyper=stack([default for default in defaults if default is not None]) if defaults[0] else None,
         )
@@ -90,6 +92,8 @@ def stack_refusal(jobs: Sequence[Job]) -> str | None:
     trajectory = first.plan.trajectory
     if any(plan.trajectory.stochastic for plan in plans):
         return "a forward draws random numbers, which are seeded run by run"
+    if any(plan.trajectory.team.shards > 1 for plan in plans):
+        return "ranks that share a mini-batch talk to each other at every step"
     slow = next((m for m in trajectory.problem.model.modules() if isinstance(m, SIDE_BY_SIDE)), None)
     if slow is not None:
         return f"a model with {type(slow).__name__} is not faster stacked"
@@ -160,7 +164,8 @@ def _online(jobs: Sequence[Job], stacked: Params) -> OnStep:
         for job in jobs:
             assert job.on_step is not None
             count = len(job.states)
-            job.on_step({name: value[index : index + count].mean(0) for name, value in gradient.items()})
+            parts = [take(gradient, chain) for chain in range(index, index + count)]
+            job.on_step(job.plan.trajectory.team.mean(parts))
             for name, value in job.hyper.items():
                 stacked[name][index : index + count] = value
             index += count

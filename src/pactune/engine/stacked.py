@@ -7,6 +7,7 @@ Derivatives are taken outside, of the sum over runs, which is exact because no r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -152,10 +153,11 @@ class StackedObjective(Objective):
         """Return q_t of every run. Shape (R,)."""
         return self._mapped(self._one.summand, train, valid, context)  # type: ignore[no-any-return]
 
-    def measure(self, train: Params, valid: Params, context: PathContext) -> Measured:
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
         """Return q_t and its derivatives with respect to the two gradients, for every run."""
         if self._one.closed:
-            return self._mapped(self._one.measure, train, valid, context)  # type: ignore[no-any-return]
+            measure = partial(self._one.measure, by_valid=by_valid)
+            return self._mapped(measure, train, valid, context)  # type: ignore[no-any-return]
         with torch.enable_grad():
             a, b = leaves(train), leaves(valid)
             value = self.summand(a, b, context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -40,11 +40,18 @@ class World:
     initial: Initial | None = None
     lane: str = ""
 
-    def ticks(self, step: int, chains: int) -> list[Tick]:
-        """Return what each chain meets at an inner step counted over the whole run; the mini-batches are shared."""
+    def ticks(self, step: int, chains: int, mine: Iterable[int] | None = None) -> list[Tick]:
+        """Return what each chain meets at an inner step counted over the whole run; the mini-batches are the same.
+
+        Args:
+            step: the number of the inner step.
+            chains: C.
+            mine: the numbers of the chains that are run here; None for all.
+        """
         train = self.problem.train.batch(step, self.streams, "train", self.lane)
         valid = self.problem.valid.batch(step, self.streams, "valid", self.lane)
-        return [Tick(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in range(chains)]
+        numbers = range(chains) if mine is None else mine
+        return [Tick(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in numbers]
 
     def draw(self, round_index: int, chain: int) -> Params:
         """Return θ_0 ~ P_0."""

@@ -18,11 +18,12 @@ from pactune.data import Batch
 from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
 from pactune.errors import GradientError
 from pactune.objectives.base import Objective, PathContext
+from pactune.parallel import ALONE, Team, collect, share, spread, sum_trees
 from pactune.problem import Problem
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, leaves, split, zeros_like
 
-__all__ = ["Adjoint", "InnerState", "Observation", "Record", "Tick", "Trajectory", "ValueAndGradient"]
+__all__ = ["Adjoint", "InnerState", "Observation", "Pair", "Record", "Tick", "Trajectory", "ValueAndGradient"]
 
 
 class InnerState(NamedTuple):
@@ -86,6 +87,14 @@ class Observation(NamedTuple):
     by_params: Params | None = None
 
 
+class Pair(NamedTuple):
+    """The two gradients at θ_t, free of penalties and without a graph; the second is empty without a path term."""
+
+    gradient: Params
+    second: Params
+    buffers: Params
+
+
 class ValueAndGradient(NamedTuple):
     """The risk at θ_T with its direct derivatives."""
 
@@ -104,6 +113,7 @@ class Trajectory:
         objective: what is measured along the way.
         stochastic: whether forwards draw random numbers and have to be seeded step by step.
         default_hyper: λ0, for an objective that compares with it.
+        team: the ranks of the run, of which some may share every mini-batch.
         side: a CUDA stream on which the second gradient of a step runs beside the first.
     """
 
@@ -112,6 +122,7 @@ class Trajectory:
     objective: Objective
     stochastic: bool = False
     default_hyper: Params | None = None
+    team: Team = ALONE
     side: torch.cuda.Stream | None = None
 
     # Measuring at θ_t
@@ -123,28 +134,18 @@ class Trajectory:
         θ-derivative is wanted or λ enters the losses themselves; where a penalty knows its mixed derivative in closed
         form, there is no backward for λ at all.
         """
+        if self.parts(by_hyper=by_hyper) and not by_params:
+            return self.judge(state, hyper, tick, self.pair(state, hyper, tick), by_hyper=by_hyper)
         graph = self._needs_graph(by_hyper=by_hyper, by_params=by_params)
-        closed = by_hyper and not by_params and self.problem.has_penalty_vjp
-        params, lambdas = leaves(state.params), leaves(hyper) if by_hyper and not closed else hyper
-        buffers = clone(state.buffers)
+        params, lambdas = leaves(state.params), leaves(hyper) if by_hyper else hyper
+        gradient, second, buffers = self._pair(params, lambdas, state.buffers, tick, graph=graph)
         if not self.objective.has_path:
-            return Observation(self._train_gradient(params, lambdas, buffers, tick, graph=graph), buffers)
-        with _beside(self.side):
-            second = self._second_gradient(params, lambdas, state.buffers, tick, graph=graph)
-        gradient = self._train_gradient(params, lambdas, buffers, tick, graph=graph)
-        if self.side is not None:
-            torch.cuda.current_stream().wait_stream(self.side)
-        with torch.set_grad_enabled((by_hyper or by_params) and not closed):
+            return Observation(_plain(gradient), buffers)
+        with torch.enable_grad():
             context = self._context(state, tick, self._factors(params, lambdas))
             train, valid = self._compared(gradient, second, params, lambdas)
         measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
         detached = _plain(gradient)
-        if not (by_hyper or by_params):
-            return Observation(detached, buffers, measured.summand)
-        if closed:
-            with torch.no_grad():
-                direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train)
-            return Observation(detached, buffers, measured.summand, direct)
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
             with torch.enable_grad():
@@ -153,6 +154,26 @@ class Trajectory:
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
         named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
         return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
+
+    def parts(self, *, by_hyper: bool) -> bool:
+        """Whether `observe` is `pair` and then `judge`: no λ-derivative is wanted, or it is known in closed form."""
+        return not (by_hyper and self.objective.has_path) or self.problem.has_penalty_vjp
+
+    def pair(self, state: InnerState, hyper: Params, tick: Tick) -> Pair:
+        """Return the two gradients at θ_t."""
+        found = self._pair(leaves(state.params), hyper, state.buffers, tick, graph=False)
+        return Pair(_plain(found.gradient), _plain(found.second), found.buffers)
+
+    @torch.no_grad()
+    def judge(self, state: InnerState, hyper: Params, tick: Tick, pair: Pair, *, by_hyper: bool) -> Observation:
+        """Return q_t from the two gradients, and its direct λ-derivative in closed form."""
+        if not self.objective.has_path:
+            return Observation(pair.gradient, pair.buffers)
+        context = self._context(state, tick, self._factors(state.params, hyper))
+        train, valid = self._compared(pair.gradient, pair.second, state.params, hyper)
+        measured = self.objective.measure(train, valid, context, by_valid=False)
+        direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train) if by_hyper else None
+        return Observation(pair.gradient, pair.buffers, measured.summand, direct)
 
     def look(self, state: InnerState, hyper: Params, tick: Tick) -> Observation:
         """Return ∇R_T(θ_t) alone, where q_t is not measured."""
@@ -220,13 +241,15 @@ class Trajectory:
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
             self._seed(key)
+            own, weight = share(batch, self.team.shard, self.team.shards)
             with torch.enable_grad():
-                part = batch.rows * risk(params, lambdas, clone(state.buffers), batch)
+                part = weight * batch.rows * risk(params, lambdas, clone(state.buffers), own)
             found_params, found_hyper = _vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
+        whole, by_params, by_hyper = sum_trees(self.team, {"": value}, by_params, by_hyper)
         return ValueAndGradient(
-            value / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
+            whole[""] / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
         )
 
     def train_hessian_product(self, state: InnerState, hyper: Params, tick: Tick) -> Callable[[Params], Params]:
@@ -252,8 +275,29 @@ class Trajectory:
     def _train_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
         self._seed(tick.keys[0] if tick.keys else None)
         with torch.enable_grad(), _second_order(graph):
-            risk = self.problem.train_risk(params, hyper, buffers, tick.train)
-            return _gradient(risk, params, graph=graph)
+            return self._risk_gradient(self.problem.train_risk, (params, hyper, buffers), tick.train, graph=graph)
+
+    def _risk_gradient(
+        self, risk: Callable[..., Tensor], at: tuple[Params, Params, Params], batch: Batch, *, graph: bool
+    ) -> Params:
+        """Return the θ-gradient of a risk at (θ, λ, buffers); ranks that share the mini-batch add up their parts."""
+        params, hyper, buffers = at
+        if self.team.shards == 1:
+            return _gradient(risk(params, hyper, buffers, batch), params, graph=graph)
+        part, weight = share(batch, self.team.shard, self.team.shards)
+        here, lambdas = spread(self.team, params, hyper) if graph else (params, hyper)
+        return collect(self.team, _gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
+
+    def _pair(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Pair:
+        """Return the two gradients, the second on a stream of its own where there is one."""
+        after, second = clone(buffers), Params()
+        if self.objective.has_path:
+            with _beside(self.side):
+                second = self._second_gradient(params, hyper, buffers, tick, graph=graph)
+        gradient = self._train_gradient(params, hyper, after, tick, graph=graph)
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
+        return Pair(gradient, second, after)
 
     def _needs_graph(self, *, by_hyper: bool, by_params: bool) -> bool:
         """Whether the gradients themselves have to be differentiated."""
@@ -274,8 +318,8 @@ class Trajectory:
             return zeros_like(params)
         self._seed(tick.keys[1] if tick.keys else None)
         with torch.enable_grad(), _second_order(graph):
-            risk = self.problem.valid_risk(params, hyper, clone(buffers), tick.valid)
-            return _gradient(risk, params, graph=graph)
+            at = (params, hyper, clone(buffers))
+            return self._risk_gradient(self.problem.valid_risk, at, tick.valid, graph=graph)
 
     def _compared(self, first: Params, second: Params, params: Params, hyper: Params) -> tuple[Params, Params]:
         """Return the two gradients of the summand; what is the same in both is left out where it cancels."""

@@ -63,8 +63,11 @@ class Objective(ABC):
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return q_t from ∇R_T (penalty included) and ∇R_V; differentiable in both."""
 
-    def measure(self, train: Params, valid: Params, context: PathContext) -> Measured:
-        """Return q_t and its derivatives with respect to the two gradients, without a graph behind them."""
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
+        """Return q_t and its derivatives with respect to the two gradients, without a graph behind them.
+
+        With `by_valid=False` the second derivative may be left empty.
+        """
         with torch.enable_grad():
             a, b = leaves(train), leaves(valid)
             value = self.summand(a, b, context)

@@ -72,10 +72,11 @@ class HyperDrift(Objective):
         difference = sub(train, valid)
         return dot(difference, difference)
 
-    def measure(self, train: Params, valid: Params, context: PathContext) -> Measured:
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
         """Return the summand and its derivatives ±2Δ in closed form."""
         difference = sub(train, valid)
-        return Measured(dot(difference, difference), scale(2.0, difference), scale(-2.0, difference))
+        second = scale(-2.0, difference) if by_valid else {}
+        return Measured(dot(difference, difference), scale(2.0, difference), second)
 
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
         """Return √(βη/8), with which ζ times the root is √(KL/2n_V)."""

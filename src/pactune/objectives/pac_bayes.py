@@ -49,12 +49,13 @@ class PACBayes(Objective):
         difference = sub(clip(train, self.clip_train), clip(valid, self.clip_valid))
         return dot(difference, difference)
 
-    def measure(self, train: Params, valid: Params, context: PathContext) -> Measured:
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
         """Return the summand and its derivatives ±2Δ in closed form where nothing is clipped."""
         if not self.closed:
-            return super().measure(train, valid, context)
+            return super().measure(train, valid, context, by_valid=by_valid)
         difference = sub(train, valid)
-        return Measured(dot(difference, difference), scale(2.0, difference), scale(-2.0, difference))
+        second = scale(-2.0, difference) if by_valid else {}
+        return Measured(dot(difference, difference), scale(2.0, difference), second)
 
 
 @dataclass(frozen=True)
