@@ -26,6 +26,7 @@ COLUMNS = [
     "regularizer",
     "objective",
     "hypergradient_norm",
+    "weight_norm",
     "seconds",
 ]
 
@@ -49,6 +50,13 @@ class Log(pt.Callback):
 
     def on_fit_end(self, tuner: pt.Tuner, result: pt.Result) -> None:
         self.heard.append(f"end {result.status}")
+
+
+def test_weight_norm_is_that_of_the_model(make: Any) -> None:
+    result = make().fit(2)
+    flat = torch.cat([p.detach().reshape(-1) for p in result.model.parameters()])
+    assert result.rows[-1]["weight_norm"] == pytest.approx(float(flat.norm()), rel=1e-6)
+    assert result.plain_rows[-1]["weight_norm"] != result.rows[-1]["weight_norm"]
 
 
 def test_history_has_its_columns(make: Any, classes: Any) -> None:

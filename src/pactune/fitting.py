@@ -158,7 +158,8 @@ class Fit:
             self._begin(resumed=resumed)
             while len(self.rows) < self.settings.outer_steps and not self._converged():
                 stop = self._asked_to_stop((yield from self._outer_step(begun)))
-                self.settings.recorder.save(self._state)
+                ended = stop or len(self.rows) >= self.settings.outer_steps or self._converged()
+                self.settings.recorder.save(self._state, last=ended)
                 if stop:
                     return "completed", None
         except KeyboardInterrupt:
@@ -372,9 +373,9 @@ def _without_path(plan: Plan) -> Plan:
 
 
 def evaluations(tuner: Tuner, test: Source | None) -> Row:
-    """Evaluate the user's model on every data set, in `eval()` mode."""
+    """Evaluate the user's model on every data set, in `eval()` mode, and measure ‖θ‖."""
     problem = tuner.problem
-    columns: Row = {}
+    columns: Row = {"weight_norm": float(norm(problem.parameters()))}
     for prefix, source in (("train", problem.train), ("valid", problem.valid), ("test", test)):
         if source is not None:
             columns |= problem.evaluate(source).columns(prefix)

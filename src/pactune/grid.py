@@ -67,7 +67,6 @@ def fit_grid(
     on_divergence: str = "return",
     run_dir: str | Path | None = None,
     resume: bool = False,
-    checkpoint_every: int = 1,
     engine: str | Engine = "auto",
 ) -> GridResult:
     """Train a whole grid at once, with the numbers that one run after the other gives, up to rounding.
@@ -89,7 +88,6 @@ def fit_grid(
         on_divergence: "return" keeps what a cell has reached and goes on with the others, "raise" ends all.
         run_dir: a folder with one run folder per cell; None writes nothing.
         resume: go on with the cells in `run_dir`; finished ones are not run again.
-        checkpoint_every: outer steps between the checkpoints of a cell.
         engine: how inner steps are run; the tuners' own engines are not used.
 
     Raises:
@@ -128,7 +126,7 @@ def fit_grid(
             )
             folder = None if run_dir is None else Path(run_dir) / cell_name(cell)
             tuner.runner = runner
-            settings = tuner.recorded(settings, folder, resume=resume, every=checkpoint_every)
+            settings = tuner.recorded(settings, folder, resume=resume)
             fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
         results = drive([fit.rounds() for fit in fits], runner)
     return GridResult(cells, results)

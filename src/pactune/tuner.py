@@ -160,7 +160,6 @@ class Tuner:
         on_divergence: str = "raise",
         run_dir: str | Path | None = None,
         resume: bool = False,
-        checkpoint_every: int = 1,
     ) -> Result:
         """Tune for `outer_steps` outer steps. A second call goes on where the first one ended.
 
@@ -178,7 +177,6 @@ class Tuner:
             run_dir: a folder for the journal and the checkpoints of this run; None writes nothing.
             resume: go on with the run in `run_dir`, bit for bit as if it had never stopped; `outer_steps` then counts
                 from its beginning. Where there is no run yet, one starts.
-            checkpoint_every: outer steps between checkpoints, for models whose checkpoints are large.
 
         Returns:
             The result. After Ctrl-C it is the result so far, with status "interrupted".
@@ -201,17 +199,13 @@ class Tuner:
         runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
         progress = progress if self.team.leader else False
         with self.team.session(), progress_for(progress, total=outer_steps * runs) as shown:
-            settings = self.recorded(settings, run_dir, resume=resume, every=checkpoint_every)
+            settings = self.recorded(settings, run_dir, resume=resume)
             if isinstance(rule, AutoZeta):
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
 
-    def recorded(
-        self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool, every: int = 1
-    ) -> FitSettings:
+    def recorded(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> FitSettings:
         """Return the settings of a fit that is recorded in `run_dir`."""
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise SettingError(f"`checkpoint_every` must be a whole number ≥ 1, got {every!r}")
         if run_dir is None:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
@@ -221,7 +215,7 @@ class Tuner:
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
         if self.team.leader:
             described = describe_run(self, settings, test)
-            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=described, every=every)
+            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=described)
             recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
         else:
             recorder = SharedRecorder(Recorder(), self.team)

@@ -13,6 +13,7 @@ import typer
 from pactune import __version__
 from pactune.cli import certify, reproduce
 from pactune.cli.demo import demo
+from pactune.cli.report import report
 from pactune.cli.select import select
 from pactune.cli.sweep import sweep
 from pactune.errors import PactuneError, SettingError
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(select)
 app.command()(sweep)
+app.command()(report)
 app.add_typer(certify.app, name="certify")
 app.add_typer(reproduce.app, name="reproduce")
 

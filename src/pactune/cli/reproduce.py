@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pactune.cli import weight_decay
+
 __all__ = ["ITEMS", "Item", "app"]
 
 
@@ -53,6 +55,22 @@ ITEMS = (
         "2 min",
         "20 s",
     ),
+    Item(
+        "weight-decay",
+        "section 4.2, Figures 4.2 and C.5–C.13: test and validation curves of a decay per parameter, 5 starts",
+        "30 min",
+        "10 s",
+    ),
+    Item(
+        "table",
+        "Table C.1: least weight norm against Eq. 5 over draws of the images; the linear rows, 12 draws",
+        "2 h",
+        "10 s",
+    ),
+    Item("correlation", "Figures 4.3 and C.14–C.16: generalisation error against the regularizer", "2 h", "10 s"),
+    Item("scan", "Figures C.17–C.19: test loss against ζ; shares its runs with correlation", "2 h", "10 s"),
+    Item("truncation", "Figure B.1: the regularizer alone, K = 0, 1, W = 10, 100 and full", "2 h", "10 s"),
+    Item("restart", "mentioned in appendix C.2: θ_0 set back at every outer step", "1 h", "10 s"),
 )
 
 app = typer.Typer(help="Reproduce the paper's figures and tables.", no_args_is_help=False)
@@ -71,6 +89,7 @@ def _list_items(
     if listed:
         for item in ITEMS:
             typer.echo(f"{item.name:16} {item.cost:>6} (--quick {item.quick_cost})  {item.shows}")
+        typer.echo("Costs are for two CPU cores and a linear classifier; residual networks need a GPU (--device cuda).")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -139,6 +158,10 @@ def _print_certificates(studies: dict[str, Any], printed: Format) -> None:
     for row in table_rows(studies):
         table.add_row(*row)
     Console(file=sys.stdout).print(table)
+
+
+for _command in weight_decay.COMMANDS:
+    app.command(_command.name)(_command.function())
 
 
 def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | None, printed: Format) -> None:

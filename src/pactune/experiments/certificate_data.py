@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError
+from pactune.experiments.data import parse_idx
 from pactune.streams import Streams
 
 if TYPE_CHECKING:
@@ -81,14 +82,10 @@ def read_mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _read_idx(folder: Path, name: str) -> np.ndarray[Any, Any]:
-    import numpy as np
-
     plain, zipped = folder / name, folder / f"{name}.gz"
     if not (plain.exists() or zipped.exists()):
         raise DataError(
             f"no {name} in {folder}; put the four MNIST idx files (or mnist.npz) there, or name their folder"
         )
     content = plain.read_bytes() if plain.exists() else gzip.decompress(zipped.read_bytes())
-    dimensions = content[3]
-    shape = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
-    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+    return parse_idx(content)

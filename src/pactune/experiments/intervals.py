@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-__all__ = ["Interval", "mean_interval", "mean_intervals", "share_interval"]
+__all__ = ["Interval", "bootstrap_interval", "mean_interval", "mean_intervals", "share_interval"]
 
 _COVERAGE = 0.95
 
@@ -47,3 +47,17 @@ def share_interval(successes: int, trials: int) -> Interval:
     """
     found = stats.binomtest(successes, trials).proportion_ci(_COVERAGE, method="wilson")
     return Interval(mean=successes / trials, low=float(found.low), high=float(found.high))
+
+
+def bootstrap_interval(values: Sequence[float] | NDArray[np.float64], *, resamples: int = 10_000) -> Interval:
+    """Mean with the percentile bootstrap's 95 % interval, from a fixed seed; that of a single value is that value.
+
+    Example:
+        >>> {name: round(value, 2) for name, value in bootstrap_interval([1.0, 2.0, 3.0, 4.0]).items()}
+        {'mean': 2.5, 'low': 1.5, 'high': 3.5}
+    """
+    array = np.asarray(values, dtype=float)
+    picked = np.random.default_rng(0).integers(0, len(array), (resamples, len(array)))
+    tail = 50 * (1 - _COVERAGE)
+    low, high = np.percentile(array[picked].mean(1), [tail, 100 - tail])
+    return Interval(mean=float(array.mean()), low=float(low), high=float(high))

@@ -11,25 +11,36 @@ from typing import Any, NamedTuple
 __all__ = ["Figure", "Line", "Section", "Table", "write_page"]
 
 STYLE = """
-body { font: 16px/1.55 system-ui, sans-serif; color: #1c2430; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.55 system-ui, sans-serif; color: #1c2430; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .35rem .9rem; border-bottom: 1px solid #d8dee6; }
 th { text-align: left; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+table.wide { font-size: .82rem; } table.wide td, table.wide th { padding: .3rem .5rem; vertical-align: top; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(30rem, 1fr)); gap: .5rem; }
+.figures > div { min-width: 0; } summary { cursor: pointer; color: #66717f; margin: .6rem 0; }
 footer { color: #66717f; font-size: .85rem; margin-top: 3rem; }
 """
 NUMERIC = re.compile(r"[-+−]?[\d.]+(e[-+]?\d+)?( %)?")
+SUMMARY = "settings, seeds, versions and time"
 NUMBER = ' class="number"'
-COLORS = ("#c0392b", "#1f6fb2", "#2c8a57", "#8e6bbf", "#7f8c8d", "#d68910")
+CONFIG = {"displaylogo": False, "responsive": True}
+WIDE = 6  # columns from which a table is set in smaller type
+COLORS = (
+    *("#c0392b", "#1f6fb2", "#2c8a57", "#8e6bbf", "#7f8c8d", "#d68910"),
+    *("#16a3a8", "#d1549a", "#6b4f2a", "#9bbb35", "#34408b", "#e27d60"),
+)
 
 
 class Line(NamedTuple):
-    """One line of a figure."""
+    """One line of a figure, or its points alone; `band` holds the lower and the upper end of an interval at each x."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     dash: str = "solid"
     color: int = 0
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    points: bool = False
 
 
 class Figure(NamedTuple):
@@ -41,6 +52,7 @@ class Figure(NamedTuple):
     lines: Sequence[Line]
     marks: Sequence[tuple[float, float, str]] = ()
     log: bool = False
+    log_x: bool = False
 
 
 class Table(NamedTuple):
@@ -51,12 +63,13 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading with paragraphs, then tables and figures."""
+    """A heading with paragraphs, then tables and figures, and tables of details that open on a click."""
 
     heading: str
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
+    details: Sequence[Table] = ()
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], footer: str = "") -> Path:
@@ -81,18 +94,22 @@ def write_page(path: Path, title: str, sections: Sequence[Section], footer: str 
 def _section(section: Section, number: int) -> str:
     words = "\n".join(f"<p>{html.escape(text)}</p>" for text in section.paragraphs)
     tables = "\n".join(map(_table, section.tables))
-    figures = "\n".join(_figure(figure, f"figure-{number}-{i}") for i, figure in enumerate(section.figures))
-    return f"<h2>{html.escape(section.heading)}</h2>\n{words}\n{tables}\n{figures}"
+    figures = "\n".join(f"<div>{_figure(f, f'figure-{number}-{i}')}</div>" for i, f in enumerate(section.figures))
+    shown = f'{words}\n{tables}\n<div class="figures">{figures}</div>' if section.figures else f"{words}\n{tables}"
+    hidden = "\n".join(f"<details><summary>{SUMMARY}</summary>{_table(table)}</details>" for table in section.details)
+    return f"<h2>{html.escape(section.heading)}</h2>\n{shown}\n{hidden}"
 
 
 def _table(table: Table) -> str:
     header = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
-    rows = "\n".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in table.rows)
-    return f"<table><thead><tr>{header}</tr></thead><tbody>\n{rows}\n</tbody></table>"
+    numeric = [all(NUMERIC.fullmatch(cell) for cell in column if cell) for column in zip(*table.rows, strict=True)]
+    rows = "\n".join("<tr>" + "".join(map(_cell, row, numeric)) + "</tr>" for row in table.rows)
+    wide = ' class="wide"' if len(table.header) > WIDE else ""
+    return f"<table{wide}><thead><tr>{header}</tr></thead><tbody>\n{rows}\n</tbody></table>"
 
 
-def _cell(text: str) -> str:
-    return f"<td{NUMBER if NUMERIC.fullmatch(text) else ''}>{html.escape(text)}</td>"
+def _cell(text: str, numeric: bool) -> str:
+    return f"<td{NUMBER if numeric else ''}>{html.escape(text)}</td>"
 
 
 def _figure(figure: Figure, name: str) -> str:
@@ -100,22 +117,37 @@ def _figure(figure: Figure, name: str) -> str:
 
     drawn = go.Figure()
     for line in figure.lines:
-        style = {"color": COLORS[line.color % len(COLORS)], "dash": line.dash, "width": 2}
-        drawn.add_trace(go.Scatter(x=list(line.x), y=list(line.y), name=line.label, mode="lines", line=style))
+        color = COLORS[line.color % len(COLORS)]
+        if line.band is not None:
+            drawn.add_trace(go.Scatter(**_band(line, color)))
+        style = {"color": color, "dash": line.dash, "width": 2}
+        mode = "markers" if line.points else "lines"
+        trace = {"x": list(line.x), "y": list(line.y), "name": line.label, "mode": mode, "legendgroup": line.label}
+        drawn.add_trace(go.Scatter(**trace, line=style, marker={"color": color, "size": 8}))
     for x, y, label in figure.marks:
         marker = {"size": 11, "symbol": "circle-open", "color": "#1c2430", "line": {"width": 2}}
         drawn.add_trace(go.Scatter(x=[x], y=[y], name=label, mode="markers", marker=marker))
     drawn.update_layout(**_layout(figure))
-    text: str = drawn.to_html(full_html=False, include_plotlyjs=False, div_id=name, config={"displaylogo": False})
+    text: str = drawn.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=CONFIG)
     return text
+
+
+def _band(line: Line, color: str) -> dict[str, Any]:
+    """Return the closed outline of an interval, there along its upper end and back along the lower one."""
+    assert line.band is not None
+    low, high = line.band
+    outline = {"x": [*line.x, *reversed(line.x)], "y": [*high, *reversed(low)], "fill": "toself", "fillcolor": color}
+    quiet = {"opacity": 0.18, "hoverinfo": "skip", "showlegend": False, "legendgroup": line.label}
+    return {**outline, **quiet, "mode": "lines", "line": {"width": 0, "color": color}}
 
 
 def _layout(figure: Figure) -> dict[str, Any]:
     axis = {"showline": True, "linecolor": "#9aa5b1", "gridcolor": "#eceff3", "zeroline": False}
+    log = {"type": "log", "exponentformat": "power", "dtick": 1}
     return {
         "title": {"text": figure.title, "font": {"size": 15}},
-        "xaxis": {**axis, "title": {"text": figure.x_title}},
-        "yaxis": {**axis, "title": {"text": figure.y_title}, "type": "log" if figure.log else "linear"},
+        "xaxis": {**axis, "title": {"text": figure.x_title}, **(log if figure.log_x else {})},
+        "yaxis": {**axis, "title": {"text": figure.y_title}, **(log if figure.log else {})},
         "template": "plotly_white",
         "height": 420,
         "margin": {"l": 70, "r": 20, "t": 50, "b": 50},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,9 @@ __all__ = ["FolderRecorder", "Recorder"]
 State = dict[str, Any]
 # Rows of the history as the journal calls them.
 KINDS = {"rows": "row", "plain_rows": "plain row"}
+SLOW = 1.0  # seconds from which a checkpoint is not written after every outer step
+PAUSE = 60.0  # so many times its own duration passes before the next one: ten large runs side by side wait a sixth
+MOST_PAUSE = 600.0  # seconds of work that may be lost
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +43,8 @@ class Recorder:
         """Return the state to go on from, None for a new run."""
         return None
 
-    def save(self, state: Callable[[], State]) -> None:
-        """Remember the state after an outer step; its `rows` and `plain_rows` are the history so far."""
+    def save(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Remember the state after an outer step with its history so far; `last` when the run is over."""
 
     def end(self, **fields: Any) -> None:
         """Remember how the run ended."""
@@ -57,25 +61,23 @@ class FolderRecorder(Recorder):
         folder: where; made if it does not exist.
         resume: go on from the last checkpoint, where there is one.
         settings: what makes the run this run. A folder whose settings differ is refused.
-        every: outer steps between checkpoints; the journal has all of them.
 
     Raises:
         RunFolderError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, *, resume: bool, settings: dict[str, Any], every: int = 1) -> None:
-        self.folder, self._resume, self._settings, self._every = folder, resume, settings, every
+    def __init__(self, folder: Path, *, resume: bool, settings: dict[str, Any]) -> None:
+        self.folder, self._resume, self._settings = folder, resume, settings
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
         self._written: dict[str, set[int]] = {}
+        self._due = 0.0
         if self._used():
             self._check_early()
 
     def part(self, name: str) -> Recorder:
         """Return the recorder of a sub-folder."""
-        return FolderRecorder(
-            self.folder / name, resume=self._resume, settings={**self._settings, "part": name}, every=self._every
-        )
+        return FolderRecorder(self.folder / name, resume=self._resume, settings={**self._settings, "part": name})
 
     def __enter__(self) -> Recorder:
         try:
@@ -124,16 +126,18 @@ class FolderRecorder(Recorder):
         self._write_rows(state)
         return state
 
-    def save(self, state: Callable[[], State]) -> None:
-        """Write a checkpoint where it is time for one, then the new rows.
+    def save(self, state: Callable[[], State], *, last: bool = False) -> None:
+        """Write a checkpoint, then the new rows.
 
-        With a checkpoint at every step the journal is never ahead of them. With fewer, a resumed run makes the steps
-        since the last one again, and finds their rows in the journal.
+        A checkpoint that takes long is not written after every outer step. The journal may then be ahead of it: a
+        resumed run makes those steps again, and finds their rows written.
         """
         present = state()
-        if len(present["rows"]) % self._every == 0:
+        if last or time.monotonic() >= self._due:
+            begun = time.monotonic()
             document = {"settings": self._settings, "versions": self._versions, "state": present}
             save_checkpoint(self.folder, len(present["rows"]), document)
+            self._due = time.monotonic() + _pause(time.monotonic() - begun)
         self._write_rows(present)
 
     def end(self, **fields: Any) -> None:
@@ -202,6 +206,15 @@ class FolderRecorder(Recorder):
     def _write(self, kind: str, **fields: Any) -> None:
         assert self._journal is not None
         self._journal.append(kind, **fields)
+
+
+def _pause(seconds: float) -> float:
+    """Return how long to do without a checkpoint after one that took so long.
+
+    >>> _pause(0.02), _pause(2.0), _pause(30.0)
+    (0.0, 120.0, 600.0)
+    """
+    return 0.0 if seconds < SLOW else min(PAUSE * seconds, MOST_PAUSE)
 
 
 def _numbers(lines: list[Row], kind: str) -> set[int]:

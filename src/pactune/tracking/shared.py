@@ -45,10 +45,10 @@ class SharedRecorder(Recorder):
         state: State | None = decode(json.loads(text), tensors, device)
         return state
 
-    def save(self, state: Callable[[], State]) -> None:
+    def save(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Remember the state; making it gathers the chains, so all ranks take part."""
         present = state()
-        self._own.save(lambda: present)
+        self._own.save(lambda: present, last=last)
 
     def end(self, **fields: Any) -> None:
         """Remember how the run ended."""

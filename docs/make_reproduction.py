@@ -1,0 +1,49 @@
+"""Write the tables of docs/reproduction.md from results/weight-decay/*.json: `python docs/make_reproduction.py`.
+
+A test fails when the page is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pactune.experiments.records import StudyRecord, read_studies
+from pactune.report.methods import gains_table, markdown, methods_table, ordered
+from pactune.report.weight_decay import study_section
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reproduction.md"
+RESULTS = ROOT / "results" / "weight-decay"
+OTHERS = ("scan", "correlation", "truncation", "restart")
+NOTHING = "No results are committed yet."
+
+
+def tables(studies: list[StudyRecord]) -> dict[str, str]:
+    """Return every generated part of the page by its name."""
+    compared = ordered(studies)
+    others = [study for item in OTHERS for study in studies if study.item == item]
+    return {
+        "methods": markdown(methods_table(compared)) if compared else NOTHING,
+        "gains": markdown(gains_table(compared)) if compared else NOTHING,
+        "others": "\n\n".join(map(_part, others)) if others else NOTHING,
+    }
+
+
+def page() -> str:
+    """Return the page with its tables as the results say."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in tables(read_studies(RESULTS) if RESULTS.is_dir() else []).items():
+        marks = re.compile(rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        text = marks.sub(lambda found, table=table: found.group(1) + table + found.group(2), text)
+    return text
+
+
+def _part(study: StudyRecord) -> str:
+    section = study_section(study)
+    missing = [words for words in section.paragraphs if "not finished" in words]
+    return "\n\n".join([f"### {section.heading}", *missing, *map(markdown, section.tables)])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

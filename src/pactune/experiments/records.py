@@ -1,0 +1,184 @@
+"""What runs left behind, read from their journals alone or from the small JSON that is exported from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pactune.errors import DataError
+from pactune.experiments.cells import Cell, find_cells, is_finished
+from pactune.tracking.files import write_atomically
+from pactune.tracking.journal import JOURNAL, read_journal
+
+__all__ = ["CELLS", "Record", "StudyRecord", "export_study", "read_studies"]
+
+Row = dict[str, Any]
+CELLS = "cells"  # folder of all runs, which studies share
+FORMAT = "pactune study 1"
+# Columns that are exported, with five digits; the others follow from them.
+COLUMNS = (
+    "outer_step",
+    "train_risk",
+    "train_accuracy",
+    "valid_risk",
+    "valid_accuracy",
+    "test_risk",
+    "test_accuracy",
+    "weight_norm",
+    "regularizer",
+)
+
+
+class Record(NamedTuple):
+    """One run.
+
+    Attributes:
+        setting: what the runs of its grid share.
+        cell: what makes it this one.
+        rows: its history, a row per outer step.
+        plain: the history of plain training beside it.
+        end: status, kept run, kept step and ζ; empty while it runs.
+        facts: seed, versions, device and seconds.
+    """
+
+    setting: Row
+    cell: Cell
+    rows: list[Row]
+    plain: list[Row]
+    end: Row
+    facts: Row
+
+    def column(self, name: str) -> list[float]:
+        """Return a column of the history."""
+        return [float(row[name]) for row in self.rows]
+
+    @property
+    def kept(self) -> Row:
+        """The row of the kept outer step, of the tuned or of the plain run."""
+        rows = self.plain if self.end.get("kept_run") == "plain" else self.rows
+        return next((row for row in rows if row["outer_step"] == self.end.get("kept_step")), {})
+
+
+class StudyRecord(NamedTuple):
+    """A study: what was asked for, and the runs that there are.
+
+    Attributes:
+        item: what `pactune reproduce` calls it.
+        name: of its folder.
+        settings: what was asked for.
+        records: the runs that have begun.
+        asked: how many runs were asked for.
+        finished: how many of them are finished.
+        facts: versions, when it began and how it ended.
+    """
+
+    item: str
+    name: str
+    settings: Row
+    records: list[Record]
+    asked: int
+    finished: int
+    facts: Row
+
+    def where(self, **wanted: Any) -> list[Record]:
+        """Return the runs with these values in their setting or cell."""
+        return [r for r in self.records if all({**r.setting, **r.cell}.get(k) == v for k, v in wanted.items())]
+
+
+def read_studies(home: Path) -> list[StudyRecord]:
+    """Return every study in a folder: those in run folders, and those that were exported as JSON.
+
+    Raises:
+        DataError: there is no such folder.
+    """
+    if not home.is_dir():
+        raise DataError(f"no folder {home}; name the folder that `pactune reproduce` wrote or that holds exported JSON")
+    folders = [path.parent for path in (home / JOURNAL, *sorted(home.glob(f"*/{JOURNAL}"))) if path.exists()]
+    found = [_read_study(folder) for folder in folders]
+    return [study for study in found if study is not None] + list(_read_exported(sorted(home.glob("*.json"))))
+
+
+def export_study(study: StudyRecord, folder: Path) -> Path:
+    """Write a study as one small JSON file, from which `read_studies` reads it again."""
+    runs = [
+        {
+            "setting": record.setting,
+            "cell": record.cell,
+            "end": record.end,
+            "facts": record.facts,
+            "rows": _columns(record.rows),
+            "plain": _columns(record.plain),
+        }
+        for record in study.records
+    ]
+    document = {"format": FORMAT, **study._asdict(), "records": runs}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{study.name}.json"
+    write_atomically(path, (json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+    return path
+
+
+def _read_study(folder: Path) -> StudyRecord | None:
+    """Return the study of a run folder; None where the folder holds something else."""
+    lines = read_journal(folder)
+    starts = [line for line in lines if line["kind"] == "start" and "groups" in line.get("settings", {})]
+    if not starts:
+        return None
+    settings = dict(starts[-1]["settings"])
+    groups = settings.pop("groups")
+    records, finished = [], 0
+    for group in groups:
+        for cell, path in find_cells(folder.parent / CELLS / group["folder"], group["cells"]):
+            journal = read_journal(path)
+            finished += is_finished(journal, settings["outer_steps"])
+            records.append(_record(group["setting"], cell, journal, settings["outer_steps"]))
+    endings = [line for line in lines if line["kind"] == "end"]
+    facts = {"versions": starts[-1]["versions"], "began": starts[0]["time"]}
+    facts |= {"ended": endings[-1]["time"], "status": endings[-1]["status"]} if endings else {"status": "running"}
+    asked = sum(len(group["cells"]) for group in groups)
+    return StudyRecord(starts[-1]["name"], folder.name, settings, records, asked, finished, facts)
+
+
+def _record(setting: Row, cell: Cell, journal: Sequence[Row], outer_steps: int) -> Record:
+    start = next((line for line in journal if line["kind"] == "start"), {})
+    end: Row = next((line for line in reversed(journal) if line["kind"] == "end"), {})
+    rows, plain = (_history(journal, kind, outer_steps) for kind in ("row", "plain row"))
+    facts = {"seed": start.get("seed"), "versions": start.get("versions", {})}
+    facts |= {"device": start.get("settings", {}).get("device"), "seconds": rows[-1]["seconds"] if rows else 0.0}
+    kept: Row = {name: end[name] for name in ("status", "kept_run", "kept_step", "zeta", "verdict") if name in end}
+    return Record(setting, cell, rows, plain, kept, facts)
+
+
+def _history(journal: Iterable[Row], kind: str, outer_steps: int) -> list[Row]:
+    by_step = {line["outer_step"]: line for line in journal if line["kind"] == kind}
+    return [by_step[step] for step in sorted(by_step) if step <= outer_steps]
+
+
+def _read_exported(paths: Iterable[Path]) -> Iterable[StudyRecord]:
+    for path in paths:
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(f"{path} is not JSON: {error}; remove it or export it again") from error
+        if isinstance(document, dict) and document.get("format") == FORMAT:
+            records = [
+                Record(**{**run, "rows": _rows(run["rows"]), "plain": _rows(run["plain"])})
+                for run in document["records"]
+            ]
+            fields = {name: document[name] for name in StudyRecord._fields}
+            yield StudyRecord(**{**fields, "records": records})
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, list[float]]:
+    present = [name for name in COLUMNS if rows and name in rows[0]]
+    return {name: [_short(row[name]) for row in rows] for name in present}
+
+
+def _rows(columns: dict[str, list[float]]) -> list[Row]:
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _short(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.5g}")

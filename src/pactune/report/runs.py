@@ -1,0 +1,82 @@
+"""Sections for run folders of `Tuner.fit`, and for studies that have a page of their own, from their journals alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pactune.report.page import Figure, Line, Section, Table
+from pactune.tracking.journal import JOURNAL, read_journal
+
+__all__ = ["run_sections"]
+
+Row = dict[str, Any]
+FIGURES = {
+    "risk": ("train_risk", "valid_risk", "test_risk"),
+    "accuracy": ("train_accuracy", "valid_accuracy", "test_accuracy"),
+    "regularizer √Y": ("regularizer",),
+}
+SHOWN = ("inner", "inner_steps", "outer", "objective", "hypergradient", "path_hypergradient", "online", "restart")
+
+
+def run_sections(home: Path) -> list[Section]:
+    """Return a section for the folder itself and for each of its sub-folders that holds a run."""
+    folders = [path.parent for path in (home / JOURNAL, *sorted(home.glob(f"*/{JOURNAL}"))) if path.exists()]
+    found = [(folder, read_journal(folder)) for folder in folders]
+    runs = [_section(folder.name or str(folder), lines) for folder, lines in found if _of_tuner(lines)]
+    return runs + [_other(folder, lines) for folder, lines in found if _of_study(lines)]
+
+
+def _of_tuner(lines: Sequence[Row]) -> bool:
+    return any(line["kind"] == "row" and "objective" in line for line in lines)
+
+
+def _of_study(lines: Sequence[Row]) -> bool:
+    starts = [line for line in lines if line["kind"] == "start"]
+    return any("name" in line and "groups" not in line["settings"] for line in starts)
+
+
+def _other(folder: Path, lines: Sequence[Row]) -> Section:
+    """Return what a journal says of a study whose figures are beside it."""
+    start = next(line for line in reversed(lines) if line["kind"] == "start")
+    end = next((line for line in reversed(lines) if line["kind"] == "end"), {"status": "running", "time": ""})
+    facts = [[name, str(value)] for name, value in start["settings"].items()]
+    facts += [["began", start["time"]], ["ended", end["time"]]]
+    facts.append(["versions", ", ".join(f"{k} {v}" for k, v in start["versions"].items())])
+    words = [f"Status: {end['status']}. Its figures and numbers are in {folder.name}/."]
+    return Section(start["name"], words, details=[Table(("settings", ""), facts)])
+
+
+def _section(name: str, lines: Sequence[Row]) -> Section:
+    tuned, plain = (_history(lines, kind) for kind in ("row", "plain row"))
+    figures = [_figure(title, columns, tuned, plain) for title, columns in FIGURES.items()]
+    end = next((line for line in reversed(lines) if line["kind"] == "end"), None)
+    words = [f"Status: {end['status']}." if end else "The run has no end yet."]
+    words += [f"Verdict: {end['verdict']}."] if end and end.get("verdict") else []
+    return Section(name, words, [], [figure for figure in figures if figure.lines], [_facts(lines, tuned)])
+
+
+def _history(lines: Sequence[Row], kind: str) -> list[Row]:
+    by_step = {line["outer_step"]: line for line in lines if line["kind"] == kind}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _figure(title: str, columns: Sequence[str], tuned: list[Row], plain: list[Row]) -> Figure:
+    lines = []
+    for color, column in enumerate(columns):
+        part = column.partition("_")[0] if len(columns) > 1 else column
+        for label, rows, dash in ((f"{part}, tuned", tuned, "solid"), (f"{part}, plain", plain, "dot")):
+            points = [(row["outer_step"], row[column]) for row in rows if column in row]
+            if points:
+                lines.append(Line(label, [x for x, _ in points], [y for _, y in points], dash, color))
+    return Figure(title, "outer step", title, lines)
+
+
+def _facts(lines: Sequence[Row], rows: Sequence[Row]) -> Table:
+    start = next((line for line in lines if line["kind"] == "start"), {})
+    settings, versions = start.get("settings", {}), start.get("versions", {})
+    facts = [[name, str(settings[name])] for name in SHOWN if name in settings]
+    facts += [["seed", str(start.get("seed"))], ["outer steps", str(len(rows))]]
+    facts += [["seconds", f"{rows[-1]['seconds']:.1f}"]] if rows else []
+    return Table(("settings", ""), [*facts, ["versions", ", ".join(f"{k} {v}" for k, v in versions.items())]])

@@ -1,0 +1,61 @@
+"""A page in a real browser: what it logs, and what it draws."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+class Seen(NamedTuple):
+    """What a browser shows.
+
+    Attributes:
+        complaints: lines of its console.
+        figures: for each figure, the number of lines and points that are drawn.
+    """
+
+    complaints: list[str]
+    figures: dict[str, int]
+
+
+@cache
+def find_browser() -> str:
+    """Return the browser; install Debian's where there is none and it can be, else skip with the reason."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None and shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
+        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]):
+            subprocess.run(command, capture_output=True, timeout=300, check=False)
+        found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("no Chromium here, and it cannot be installed without root and a package server")
+    return found
+
+
+def open_page(page: Path, profile: Path) -> Seen:
+    """Load a page, wait until its scripts have run, and look at it."""
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
+    flags += [f"--user-data-dir={profile}", "--window-size=1250,4000", "--virtual-time-budget=10000", "--dump-dom"]
+    done = subprocess.run(
+        [find_browser(), *flags, page.resolve().as_uri()], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    parts = re.split(r'<div id="(figure-\d+-\d+)"', done.stdout)
+    drawn = {name: _ink(text) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return Seen(complaints, drawn)
+
+
+def _ink(svg: str) -> int:
+    """Count the lines that have points, and the points, of a figure that is drawn."""
+    lines = re.findall(r'<path class="js-line"[^>]* d="(M[^"]+L[^"]+)"', svg)
+    points = re.findall(r'<path class="point"[^>]* d="M[^"]+"', svg)
+    return len(lines) + len(points)
