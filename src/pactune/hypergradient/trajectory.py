@@ -295,7 +295,7 @@ class Trajectory:
             with _beside(self.side):
                 second = self._second_gradient(params, hyper, buffers, tick, graph=graph)
         gradient = self._train_gradient(params, hyper, after, tick, graph=graph)
-        if self.side is not None:
+        if self.side is not None and self.objective.has_path:
             torch.cuda.current_stream().wait_stream(self.side)
         return Pair(gradient, second, after)
 
