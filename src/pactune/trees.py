@@ -10,6 +10,7 @@ from torch import Tensor
 __all__ = [
     "Params",
     "add",
+    "add_",
     "axpy",
     "clone",
     "detach",
@@ -34,6 +35,12 @@ def map_tree(function: Callable[..., Tensor], tree: Params, *others: Params) -> 
 def add(a: Params, b: Params) -> Params:
     """Return a + b."""
     return map_tree(torch.add, a, b)
+
+
+def add_(a: Params, b: Params) -> None:
+    """Add b to a in place."""
+    for name, value in a.items():
+        value.add_(b[name])
 
 
 def sub(a: Params, b: Params) -> Params:

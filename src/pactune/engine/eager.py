@@ -40,13 +40,6 @@ class Plan:
     path_estimator: Estimator
     derivatives: bool = True
 
-    @property
-    def memory(self) -> int:
-        """How many past steps have to be kept."""
-        if not self.derivatives:
-            return 0
-        return max(self.risk_estimator.memory(self.inner_steps), self.path_estimator.memory(self.inner_steps))
-
 
 class Outcome(NamedTuple):
     """What a round gives.
@@ -75,7 +68,7 @@ class _Chain:
 
     def __init__(self, plan: Plan, state: InnerState, hyper: Params, drawn: Params | None) -> None:
         self.plan, self.state = plan, state
-        self.tape = Tape(hyper, plan.memory, drawn)
+        self.tape = Tape(hyper, drawn)
         self.total = torch.zeros((), dtype=plan.trajectory.problem.dtype, device=plan.trajectory.problem.device)
         self.risk_side: Running | None = None
         self.path_side: Running | None = None
@@ -95,7 +88,7 @@ class _Chain:
         if seen.summand is not None:
             self.total = self.total + seen.summand
         self.state = trajectory.advance(self.state, hyper, tick, seen)
-        self.tape.append(record)
+        self.tape.length += 1
         for side in {id(s): s for s in (self.risk_side, path) if s is not None}.values():
             side.moved(record)
         return seen.summand, found

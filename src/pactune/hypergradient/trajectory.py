@@ -17,12 +17,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pactune.data import Batch
 from pactune.dynamics.base import Dynamics, Slots, StepInputs
 from pactune.errors import GradientError
+from pactune.hypergradient.adjoints import Met, through_step, vjp
 from pactune.objectives.base import Objective, PathContext
 from pactune.problem import Problem
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, leaves, split, zeros_like
 
-__all__ = ["Adjoint", "InnerState", "Observation", "Record", "Tick", "Trajectory", "ValueAndGradient"]
+__all__ = ["Adjoint", "InnerState", "Linear", "Observation", "Record", "Tick", "Trajectory", "ValueAndGradient"]
 
 
 class InnerState(NamedTuple):
@@ -43,12 +44,31 @@ class Tick(NamedTuple):
     keys: tuple[int, int] | None
 
 
+class Linear(NamedTuple):
+    """∇R_T(θ_t) with what it can be differentiated by.
+
+    Attributes:
+        params: θ_t, as leaves.
+        hyper: λ, as leaves where it enters the loss.
+        gradient: ∇R_T(θ_t) without the penalty.
+        buffers: the buffers after the training forward.
+        graph: whether `gradient` can be differentiated.
+    """
+
+    params: Params
+    hyper: Params
+    gradient: Params
+    buffers: Params
+    graph: bool
+
+
 class Record(NamedTuple):
-    """A step that can be replayed: where it started, what it met, and λ at that time."""
+    """A step that can be replayed: where it started, what it met, λ at that time, and the gradient where it is kept."""
 
     state: InnerState
     tick: Tick
     hyper: Params
+    linear: Linear | None = None
 
 
 class Adjoint(NamedTuple):
@@ -136,7 +156,7 @@ class Trajectory:
                 value = self.objective.summand(_plain(train), _plain(valid), context)
             outputs.append(({"summand": value}, {"summand": torch.ones_like(value)}))
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
-        named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
+        named = dict(zip(wanted, vjp(outputs, *wanted.values()), strict=True))
         return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
 
     # Moving
@@ -153,8 +173,19 @@ class Trajectory:
         params, slots = self._move(self.dynamics.pull_back_form(), state, hyper, tick, gradient)
         return Adjoint(params, slots if self.dynamics.differentiable else {})
 
+    def linearize(self, record: Record, *, graph: bool) -> Record:
+        """Compute ∇R_T(θ_t) again; with `graph`, inside an autograd graph of its own, ready to be differentiated."""
+        buffers = clone(record.state.buffers)
+        params = leaves(record.state.params)
+        hyper = leaves(record.hyper) if graph and self.problem.enters_losses else record.hyper
+        value = self._train_gradient(params, hyper, buffers, record.tick, graph=graph)
+        return record._replace(linear=Linear(params, hyper, value, buffers, graph))
+
     def pull_back(self, record: Record, adjoint: Adjoint, *, to_state: bool) -> tuple[Params, Adjoint | None]:
         """Take an adjoint of the state after a step back through the step.
+
+        The step's own operations come first (`through_step`); the training gradient then costs one Hessian–vector
+        product, and nothing where only λ is asked for and does not enter the loss.
 
         Args:
             record: the step.
@@ -164,25 +195,36 @@ class Trajectory:
         Returns:
             The λ-derivative, and the adjoint of the state before the step.
         """
-        before, lambdas = record.state, leaves(record.hyper)
-        params = leaves(before.params)
-        slots = {slot: leaves(values) for slot, values in before.slots.items()} if to_state else before.slots
-        start = InnerState(params, slots, before.buffers, before.step)
-        with torch.enable_grad():
-            after = self.replay(start, lambdas, record.tick, graph=to_state or self.problem.enters_losses)
-        outputs = [(after.params, adjoint.params)]
-        outputs += [(after.slots[slot], values) for slot, values in adjoint.slots.items()]
+        graph = to_state or self.problem.enters_losses
+        if record.linear is None or (graph and not record.linear.graph):
+            record = self.linearize(record, graph=graph)
+        state, linear = record.state, record.linear
+        assert linear is not None
+        slots = state.slots if self.dynamics.differentiable else {}
+        met = Met(state.params, slots, _plain(linear.gradient), record.hyper, record.tick.noise, state.step)
+        form = self.dynamics.pull_back_form()
+        by_hyper, found = through_step(self.problem, form, met, adjoint.params, adjoint.slots)
+        through = [(linear.gradient, found.gradient)]
         if not to_state:
-            return _vjp(outputs, lambdas)[0], None
-        by_hyper, by_params, *by_slots = _vjp(outputs, lambdas, params, *slots.values())
-        return by_hyper, Adjoint(by_params, dict(zip(slots, by_slots, strict=True)))
+            return self._join(by_hyper, vjp(through, linear.hyper)[0] if graph else {}, record.hyper), None
+        wanted = {"params": linear.params} | ({"hyper": linear.hyper} if self.problem.enters_losses else {})
+        product = dict(zip(wanted, vjp(through, *wanted.values()), strict=True))
+        before = Adjoint(add(found.params, product["params"]), found.slots)
+        return self._join(by_hyper, product.get("hyper", {}), record.hyper), before
+
+    @staticmethod
+    def _join(by_step: Params, by_loss: Params, hyper: Params) -> Params:
+        """Add up the two ways of λ into a step; an empty one is zero."""
+        if by_step and by_loss:
+            return add(by_step, by_loss)
+        return by_step or by_loss or zeros_like(hyper)
 
     def pull_back_initial(self, drawn: Params, hyper: Params, by_params: Params) -> Params:
         """Take an adjoint of θ_0 back to λ, where θ_0 is a function of λ."""
         lambdas = leaves(hyper)
         with torch.enable_grad():
             start = self.problem.initial(drawn, lambdas)
-        return _vjp([(start, by_params)], lambdas)[0]
+        return vjp([(start, by_params)], lambdas)[0]
 
     # The risk at θ_T
 
@@ -197,7 +239,7 @@ class Trajectory:
             self._seed(key)
             with torch.enable_grad():
                 part = batch.rows * risk(params, lambdas, clone(state.buffers), batch)
-            found_params, found_hyper = _vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
+            found_params, found_hyper = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
         return ValueAndGradient(
@@ -208,13 +250,13 @@ class Trajectory:
         """Return v ↦ ∇²_θ R_T v at θ, penalty included, and keep one graph for all products."""
         params, train = self._train_graph(state, hyper, tick)
 
-        return lambda vector: _vjp([(train, vector)], params, retain=True)[0]
+        return lambda vector: vjp([(train, vector)], params, retain=True)[0]
 
     def mixed_product(self, state: InnerState, hyper: Params, tick: Tick, vector: Params) -> Params:
         """Return vᵀ ∂²R_T/∂θ∂λ at θ."""
         lambdas = leaves(hyper)
         _, train = self._train_graph(state, lambdas, tick)
-        return _vjp([(train, vector)], lambdas)[0]
+        return vjp([(train, vector)], lambdas)[0]
 
     # Inner workings
 
@@ -299,19 +341,6 @@ def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
         )
     found = torch.autograd.grad(risk, list(params.values()), create_graph=graph, allow_unused=True)
     return split(found, params)[0]
-
-
-def _vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = False) -> list[Params]:
-    """Return the vector–Jacobian products of (function, cotangent) pairs with respect to each tree.
-
-    Zeros stand where nothing depends on an input.
-    """
-    pairs = [(f[name], c[name]) for f, c in outputs for name in c if f[name].requires_grad]
-    inputs = [tensor for tree in trees for tensor in tree.values()]
-    if not pairs or not inputs:
-        return [zeros_like(tree) for tree in trees]
-    functions, cotangents = zip(*pairs, strict=True)
-    return split(torch.autograd.grad(functions, inputs, cotangents, retain_graph=retain, allow_unused=True), *trees)
 
 
 def _plain(tree: Params) -> Params:
