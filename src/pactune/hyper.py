@@ -18,7 +18,7 @@ penalties add up, learning-rate factors multiply, initial parameters pass from o
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,8 @@ class _PerParameter(nn.Module):
         """Return the value of each parameter that has one, by the parameter's name."""
         if self.per == "global":
             return dict.fromkeys(params, self.values["all"])
-        return {name: self.values[_key(name)] for name in params if _key(name) in self.values}
+        held = cast(Params, self.values._parameters)  # a ParameterDict's own look-up takes longer than a product
+        return {name: held[key] for name in params if (key := _key(name)) in held}
 
     def extra_repr(self) -> str:
         """Say the granularity."""

@@ -67,6 +67,7 @@ class Dynamics(ABC):
 
     differentiable: bool = True
     uses_noise: bool = False
+    pull_back_needs_gradient: bool = True  # False where `pull_back` always has a closed form without its value
 
     def slots(self, params: Params) -> Slots:
         """Return what the dynamics remembers at θ_0."""
@@ -118,7 +119,12 @@ def step_size(eta: float, factors: Params, name: str) -> float | Tensor:
 
 def descend(params: Params, direction: Params, eta: float, factors: Params) -> Params:
     """Return θ − η d, with the factors of the step size."""
-    return {name: p - step_size(eta, factors, name) * direction[name] for name, p in params.items()}
+    return {
+        name: p - step_size(eta, factors, name) * direction[name]
+        if name in factors
+        else p.add(direction[name], alpha=-eta)
+        for name, p in params.items()
+    }
 
 
 def coupled(params: Params, inputs: StepInputs) -> Params:

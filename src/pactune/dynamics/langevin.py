@@ -39,6 +39,7 @@ class Langevin(Dynamics):
     inverse_temperature: float
 
     uses_noise = True
+    pull_back_needs_gradient = False
 
     def __post_init__(self) -> None:
         _check_positive("lr", self.lr)

@@ -45,6 +45,11 @@ class SGD(Dynamics):
         if self.nesterov and self.momentum == 0:
             raise SettingError("`nesterov=True` needs a positive `momentum`")
 
+    @property
+    def pull_back_needs_gradient(self) -> bool:  # type: ignore[override]
+        """Whether autograd has to go through the step."""
+        return self.decoupled
+
     def slots(self, params: Params) -> Slots:
         """Return the momentum buffer b_0 = 0."""
         return {"momentum": zeros_like(params)} if self.momentum else {}

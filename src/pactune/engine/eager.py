@@ -68,7 +68,7 @@ class _Chain:
 
     def __init__(self, plan: Plan, state: InnerState, hyper: Params, drawn: Params | None) -> None:
         self.plan, self.state = plan, state
-        self.tape = Tape(hyper, drawn)
+        self.tape = Tape(hyper, drawn, plan.inner_steps)
         self.total = torch.zeros((), dtype=plan.trajectory.problem.dtype, device=plan.trajectory.problem.device)
         self.risk_side: Running | None = None
         self.path_side: Running | None = None
@@ -83,7 +83,11 @@ class _Chain:
         trajectory, path = self.plan.trajectory, self.path_side
         record = Record(self.state, tick, hyper)
         by_params = path is not None and path.by_params
-        seen = trajectory.observe(self.state, hyper, tick, by_hyper=path is not None, by_params=by_params)
+        if self._keeps_graph:
+            linear = trajectory.linearize(record, graph=True)
+            record, seen = record._replace(linear=linear), linear.observation()
+        else:
+            seen = trajectory.observe(self.state, hyper, tick, by_hyper=path is not None, by_params=by_params)
         found = path.observe(record, seen) if path is not None else None
         if seen.summand is not None:
             self.total = self.total + seen.summand
@@ -92,6 +96,11 @@ class _Chain:
         for side in {id(s): s for s in (self.risk_side, path) if s is not None}.values():
             side.moved(record)
         return seen.summand, found
+
+    @property
+    def _keeps_graph(self) -> bool:
+        nothing_else = not self.plan.trajectory.objective.has_path
+        return nothing_else and self.risk_side is not None and self.risk_side.keeps_graph
 
     def finish(self, hyper: Params, key: int | None) -> tuple[Tensor, Params]:
         """Return the risk at θ_T and its λ-derivative."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from pactune.dynamics.base import Dynamics, Slots, StepAdjoint, StepInputs
 from pactune.problem import Problem
 from pactune.trees import Params, leaves, split, zeros_like
 
-__all__ = ["Met", "through_step", "vjp"]
+__all__ = ["Met", "edge_vjp", "through_step", "vjp"]
 
 
 class Met(NamedTuple):
@@ -63,6 +64,15 @@ def vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = Fal
         return [zeros_like(tree) for tree in trees]
     functions, cotangents = zip(*pairs, strict=True)
     return split(torch.autograd.grad(functions, inputs, cotangents, retain_graph=retain, allow_unused=True), *trees)
+
+
+def edge_vjp(edges: dict[str, GradientEdge], cotangents: Params, *trees: Params) -> list[Params]:
+    """Return the vector–Jacobian products of functions known by their place in an autograd graph."""
+    inputs = [tensor for tree in trees for tensor in tree.values()]
+    if not edges or not inputs:
+        return [zeros_like(tree) for tree in trees]
+    given = [cotangents[name] for name in edges]
+    return split(torch.autograd.grad(list(edges.values()), inputs, given, allow_unused=True), *trees)
 
 
 def _penalty_part(problem: Problem, hyper: Params, found: StepAdjoint) -> Params:

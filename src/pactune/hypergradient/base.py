@@ -22,11 +22,13 @@ class Tape:
     Attributes:
         hyper: λ during the round.
         drawn: the draw from P_0 when the round started from θ_0, None when it goes on from an earlier round.
+        inner_steps: T.
         length: number of steps of the round so far.
     """
 
     hyper: Params
     drawn: Params | None
+    inner_steps: int
     length: int = 0
 
 
@@ -45,6 +47,14 @@ class Running(ABC):
 
     def moved(self, record: Record) -> None:
         """Take in that the step was made."""
+
+    @property
+    def keeps_graph(self) -> bool:
+        """Whether the next step is among those whose training gradient `risk` differentiates first.
+
+        Where nothing else is measured, the engine then computes it inside an autograd graph and hands that over.
+        """
+        return False
 
     @abstractmethod
     def path(self) -> Params:

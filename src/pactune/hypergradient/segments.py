@@ -9,10 +9,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from pactune.errors import SettingError
-from pactune.hypergradient.trajectory import InnerState, Observation, Record, Tick, Trajectory
-from pactune.trees import Params, detach
+from pactune.hypergradient.trajectory import InnerState, Linear, Record, Tick, Trajectory
+from pactune.trees import Params
 
-__all__ = ["Segments", "check_segment", "root_segment"]
+__all__ = ["Segments", "check_segment", "last_segment", "root_segment"]
 
 
 class _Kept(NamedTuple):
@@ -21,10 +21,11 @@ class _Kept(NamedTuple):
     state: InnerState | None
     tick: Tick
     hyper: Params
+    linear: Linear | None = None
 
 
 class Segments:
-    """The last steps of a round; the state is kept at every `segment`-th only.
+    """The last steps of a round; the state is kept at every `segment`-th only, and where the gradient's graph is.
 
     On the way back a segment is run again from its first state. This is exact: mini-batches, noise and the seeds of
     stochastic forwards are part of every step. Running it again computes every training gradient inside an autograd
@@ -45,8 +46,9 @@ class Segments:
 
     def append(self, record: Record) -> None:
         """Keep a step and forget the segments that are too old."""
-        keep = len(self._steps) % self._segment == 0
-        self._steps.append(_Kept(record.state if keep else None, record.tick, record.hyper))
+        keep = len(self._steps) % self._segment == 0 or record.linear is not None
+        linear = self.trajectory.without_values(record.linear) if record.linear is not None else None
+        self._steps.append(_Kept(record.state if keep else None, record.tick, record.hyper, linear))
         while self._depth is not None and len(self._steps) - self._segment >= self._depth:
             for _ in range(self._segment):
                 self._steps.popleft()
@@ -74,21 +76,26 @@ class Segments:
         """Return the steps of a segment from number `first` on."""
         state, records = steps[0].state, list[Record]()
         for i, step in enumerate(steps):
+            state = step.state or state
             assert state is not None
             graph = i > first or (i == first and (to_state or self.trajectory.problem.enters_losses))
-            record = self.trajectory.linearize(Record(state, step.tick, step.hyper), graph=graph)
-            assert record.linear is not None
+            record = Record(state, step.tick, step.hyper, step.linear)
+            linear = step.linear or self.trajectory.linearize(record, graph=graph)
             if i >= first:
-                records.append(record)
-            if i + 1 < len(steps):
-                seen = Observation(detach(record.linear.gradient), record.linear.buffers)
-                state = self.trajectory.advance(state, step.hyper, step.tick, seen)
+                records.append(record._replace(linear=self.trajectory.without_values(linear)))
+            if i + 1 < len(steps) and steps[i + 1].state is None:
+                state = self.trajectory.advance(state, step.hyper, step.tick, linear.observation())
         return records
+
+
+def last_segment(begin: int, segment: int, inner_steps: int) -> int:
+    """Return where the last segment of a round begins, with segments counted from step `begin`."""
+    return begin + segment * ((inner_steps - 1 - begin) // segment)
 
 
 def root_segment(segment: int | None, steps: int) -> int:
     """Return the segment's length, ⌈√steps⌉ unless it is given."""
-    return segment if segment is not None else max(1, math.isqrt(max(steps - 1, 0)) + 1)
+    return segment if segment is not None else math.isqrt(max(steps - 1, 0)) + 1
 
 
 def check_segment(segment: object) -> None:

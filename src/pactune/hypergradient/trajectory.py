@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.data import Batch
 from pactune.dynamics.base import Dynamics, Slots, StepInputs
 from pactune.errors import GradientError
-from pactune.hypergradient.adjoints import Met, through_step, vjp
+from pactune.hypergradient.adjoints import Met, edge_vjp, through_step, vjp
 from pactune.objectives.base import Objective, PathContext
 from pactune.problem import Problem
 from pactune.streams import seed_forward
@@ -50,16 +51,20 @@ class Linear(NamedTuple):
     Attributes:
         params: θ_t, as leaves.
         hyper: λ, as leaves where it enters the loss.
-        gradient: ∇R_T(θ_t) without the penalty.
+        gradient: ∇R_T(θ_t) without the penalty; empty where the way back does not need its value.
+        edges: where ∇R_T(θ_t) stands in an autograd graph; empty without one.
         buffers: the buffers after the training forward.
-        graph: whether `gradient` can be differentiated.
     """
 
     params: Params
     hyper: Params
     gradient: Params
+    edges: dict[str, GradientEdge]
     buffers: Params
-    graph: bool
+
+    def observation(self) -> Observation:
+        """Return what the step itself needs."""
+        return Observation(self.gradient, self.buffers)
 
 
 class Record(NamedTuple):
@@ -173,13 +178,19 @@ class Trajectory:
         params, slots = self._move(self.dynamics.pull_back_form(), state, hyper, tick, gradient)
         return Adjoint(params, slots if self.dynamics.differentiable else {})
 
-    def linearize(self, record: Record, *, graph: bool) -> Record:
-        """Compute ∇R_T(θ_t) again; with `graph`, inside an autograd graph of its own, ready to be differentiated."""
+    def linearize(self, record: Record, *, graph: bool) -> Linear:
+        """Return ∇R_T(θ_t) again; with `graph`, inside an autograd graph of its own, ready to be differentiated."""
         buffers = clone(record.state.buffers)
         params = leaves(record.state.params)
         hyper = leaves(record.hyper) if graph and self.problem.enters_losses else record.hyper
         value = self._train_gradient(params, hyper, buffers, record.tick, graph=graph)
-        return record._replace(linear=Linear(params, hyper, value, buffers, graph))
+        edges = {name: get_gradient_edge(g) for name, g in value.items() if g.requires_grad}
+        return Linear(params, hyper, _plain(value), edges, buffers)
+
+    def without_values(self, linear: Linear) -> Linear:
+        """Forget the gradient's value, a copy of the parameters, where its graph is all that the way back needs."""
+        closed = self.problem.has_closed_steps and not self.dynamics.pull_back_form().pull_back_needs_gradient
+        return linear._replace(gradient={}) if closed and linear.edges else linear
 
     def pull_back(self, record: Record, adjoint: Adjoint, *, to_state: bool) -> tuple[Params, Adjoint | None]:
         """Take an adjoint of the state after a step back through the step.
@@ -196,21 +207,17 @@ class Trajectory:
             The λ-derivative, and the adjoint of the state before the step.
         """
         graph = to_state or self.problem.enters_losses
-        if record.linear is None or (graph and not record.linear.graph):
-            record = self.linearize(record, graph=graph)
         state, linear = record.state, record.linear
-        assert linear is not None
+        if linear is None or (graph and not linear.edges):
+            linear = self.linearize(record, graph=graph)
         slots = state.slots if self.dynamics.differentiable else {}
-        met = Met(state.params, slots, _plain(linear.gradient), record.hyper, record.tick.noise, state.step)
+        met = Met(state.params, slots, linear.gradient, record.hyper, record.tick.noise, state.step)
         form = self.dynamics.pull_back_form()
         by_hyper, found = through_step(self.problem, form, met, adjoint.params, adjoint.slots)
-        through = [(linear.gradient, found.gradient)]
-        if not to_state:
-            return self._join(by_hyper, vjp(through, linear.hyper)[0] if graph else {}, record.hyper), None
-        wanted = {"params": linear.params} | ({"hyper": linear.hyper} if self.problem.enters_losses else {})
-        product = dict(zip(wanted, vjp(through, *wanted.values()), strict=True))
-        before = Adjoint(add(found.params, product["params"]), found.slots)
-        return self._join(by_hyper, product.get("hyper", {}), record.hyper), before
+        wanted = ([linear.params] if to_state else []) + ([linear.hyper] if self.problem.enters_losses else [])
+        products = edge_vjp(linear.edges, found.gradient, *wanted)
+        before = Adjoint(add(found.params, products[0]), found.slots) if to_state else None
+        return self._join(by_hyper, products[-1] if self.problem.enters_losses else {}, record.hyper), before
 
     @staticmethod
     def _join(by_step: Params, by_loss: Params, hyper: Params) -> Params:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape, sweep
-from pactune.hypergradient.segments import Segments, check_segment, root_segment
+from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
 from pactune.trees import Params, add, add_, zeros_like
 
@@ -61,7 +61,8 @@ class _Running(Running):
     def __init__(self, settings: Truncated, trajectory: Trajectory, tape: Tape) -> None:
         self._k, self._trajectory, self._tape = settings.k, trajectory, tape
         self._sum = zeros_like(tape.hyper)
-        self._steps = Segments(trajectory, root_segment(settings.segment, settings.k), settings.k)
+        self._segment = root_segment(settings.segment, settings.k)
+        self._steps = Segments(trajectory, self._segment, settings.k)
         self.by_params = settings.k > 0
 
     def observe(self, record: Record, seen: Observation) -> Params:
@@ -78,6 +79,11 @@ class _Running(Running):
     def moved(self, record: Record) -> None:
         if self._k:
             self._steps.append(record)
+
+    @property
+    def keeps_graph(self) -> bool:
+        total = self._tape.inner_steps
+        return self._tape.length >= max(total - self._k, last_segment(0, self._segment, total))
 
     def path(self) -> Params:
         return self._sum

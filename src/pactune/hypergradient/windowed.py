@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape, sweep
-from pactune.hypergradient.segments import Segments, check_segment, root_segment
+from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
 from pactune.trees import Params, add, zeros_like
 
@@ -61,7 +61,8 @@ class _Running(Running):
     def __init__(self, settings: Windowed, trajectory: Trajectory, tape: Tape) -> None:
         self._w, self._tape = settings.w, tape
         self._sum = zeros_like(tape.hyper)
-        self._window = Segments(trajectory, root_segment(settings.segment, settings.w))
+        self._segment = root_segment(settings.segment, settings.w)
+        self._window = Segments(trajectory, self._segment)
         self._sources: list[Params] = []
         self._first = True
 
@@ -76,6 +77,12 @@ class _Running(Running):
         if not self._sources:
             self._close_full_window()
         self._window.append(record)
+
+    @property
+    def keeps_graph(self) -> bool:
+        total = self._tape.inner_steps
+        window = self._w * ((total - 1) // self._w)
+        return self._tape.length >= last_segment(window, self._segment, total)
 
     def path(self) -> Params:
         if not self._sources:
