@@ -69,8 +69,15 @@ class Segments:
                 return
             steps = list(islice(self._steps, begin, min(begin + self._segment, span.stop)))
             records = self._run_again(steps, span.start - begin, to_state=to_state)
+            self._release(begin, steps)
             while records:
                 yield records.pop()
+
+    def _release(self, begin: int, steps: list[_Kept]) -> None:
+        """Let go of graphs, which are used once, and of states that can be found again."""
+        for i, step in enumerate(steps):
+            if step.linear is not None:
+                self._steps[begin + i] = step._replace(linear=None, state=step.state if i == 0 else None)
 
     def _run_again(self, steps: list[_Kept], first: int, *, to_state: bool) -> list[Record]:
         """Return the steps of a segment from number `first` on."""

@@ -26,6 +26,8 @@ from pactune.trees import Params, add, clone, leaves, split, zeros_like
 
 __all__ = ["Adjoint", "InnerState", "Linear", "Observation", "Record", "Tick", "Trajectory", "ValueAndGradient"]
 
+Product = Callable[[Params], Params]
+
 
 class InnerState(NamedTuple):
     """θ_t with everything the next step depends on."""
@@ -253,25 +255,18 @@ class Trajectory:
             value / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
         )
 
-    def train_hessian_product(self, state: InnerState, hyper: Params, tick: Tick) -> Callable[[Params], Params]:
-        """Return v ↦ ∇²_θ R_T v at θ, penalty included, and keep one graph for all products."""
-        params, train = self._train_graph(state, hyper, tick)
-
-        return lambda vector: vjp([(train, vector)], params, retain=True)[0]
-
-    def mixed_product(self, state: InnerState, hyper: Params, tick: Tick, vector: Params) -> Params:
-        """Return vᵀ ∂²R_T/∂θ∂λ at θ."""
-        lambdas = leaves(hyper)
-        _, train = self._train_graph(state, lambdas, tick)
-        return vjp([(train, vector)], lambdas)[0]
+    def train_products(self, state: InnerState, hyper: Params, tick: Tick) -> tuple[Product, Product]:
+        """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ at θ, penalty included; one graph serves all products."""
+        params, lambdas = leaves(state.params), leaves(hyper)
+        with torch.enable_grad():
+            gradient = self._train_gradient(params, lambdas, clone(state.buffers), tick, graph=True)
+            train = self._with_penalty(gradient, params, lambdas)
+        return (
+            lambda vector: vjp([(train, vector)], params, retain=True)[0],
+            lambda vector: vjp([(train, vector)], lambdas, retain=True)[0],
+        )
 
     # Inner workings
-
-    def _train_graph(self, state: InnerState, hyper: Params, tick: Tick) -> tuple[Params, Params]:
-        params = leaves(state.params)
-        with torch.enable_grad():
-            gradient = self._train_gradient(params, hyper, clone(state.buffers), tick, graph=True)
-            return params, self._with_penalty(gradient, params, hyper)
 
     def _train_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
         self._seed(tick.keys[0] if tick.keys else None)
