@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 Run = Callable[[], list[Tensor]]
 LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3}
 start_decay = 1e-3
+adam_eps = 1e-4  # with a small ε the first steps are signs of gradients, and their derivatives rounding errors
 
 
 class Case(NamedTuple):
@@ -65,8 +66,9 @@ def train_plainly(model: nn.Module, optimizer: torch.optim.Optimizer, decay: lis
 
 
 def stock(model: nn.Module, case: Case) -> torch.optim.Optimizer:
-    kind = torch.optim.SGD if case.inner == "sgd" else torch.optim.Adam
-    return kind(model.parameters(), lr=case.lr)
+    if case.inner == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=case.lr)
+    return torch.optim.Adam(model.parameters(), lr=case.lr, eps=adam_eps)
 
 
 def higher_way(case: Case) -> Run:
@@ -94,14 +96,14 @@ def torchopt_way(case: Case) -> Run:
         import torchopt
 
     (x, y), (xv, yv) = data(case.dtype)
-    kind = torchopt.MetaSGD if case.inner == "sgd" else torchopt.MetaAdam
 
     def run() -> list[Tensor]:
         model = network(case.dtype)
         decay = decays(model)
         names = [name for name, _ in model.named_parameters()]
         train_plainly(model, stock(model, case), decay, case)
-        optimizer = kind(model, lr=case.lr)
+        adam = case.inner == "adam"
+        optimizer = torchopt.MetaAdam(model, lr=case.lr, eps=adam_eps) if adam else torchopt.MetaSGD(model, lr=case.lr)
         for _ in range(case.k):
             params = [getattr(model.get_submodule(n.rpartition(".")[0]), n.rpartition(".")[2]) for n in names]
             optimizer.step(penalized(model(x), y, params, decay))
@@ -131,7 +133,7 @@ def hand_way(case: Case) -> Run:
             first = [0.9 * m + 0.1 * g for m, g in zip(first, gradient, strict=True)]
             second = [0.999 * v + 0.001 * g * g for v, g in zip(second, gradient, strict=True)]
             scale = case.lr / (1 - 0.9 ** (t + 1))
-            roots = [v.sqrt() / (1 - 0.999 ** (t + 1)) ** 0.5 + 1e-8 for v in second]
+            roots = [v.sqrt() / (1 - 0.999 ** (t + 1)) ** 0.5 + adam_eps for v in second]
             params = [p - scale * m / r for p, m, r in zip(params, first, roots, strict=True)]
         scores = torch.func.functional_call(model, dict(zip(names, params, strict=True)), (xv,))
         return list(torch.autograd.grad(F.cross_entropy(scores, yv), decay))

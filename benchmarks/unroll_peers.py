@@ -22,7 +22,7 @@ import torch
 from measuring import added_megabytes, in_a_process, interleave, machine, ratio, write
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from unroll_peer_ways import PEERS, Case, data, implicit_peers, network, start_decay
+from unroll_peer_ways import PEERS, Case, adam_eps, data, implicit_peers, network, start_decay
 
 import pactune as pt
 
@@ -33,6 +33,7 @@ OURS: dict[str, Callable[[int], pt.Truncated]] = {
 }
 BEST_OF = ("higher", "torchopt")
 SAME = 1e-4
+OTHER_UPDATE = {"adam": {"higher"}}  # it adds ε before the bias correction, torch after it
 
 
 class Row(NamedTuple):
@@ -53,7 +54,7 @@ def tuner(case: Case, estimator: Any) -> tuple[pt.Tuner, nn.Module]:
     hyper = pt.WeightDecay(model, init=start_decay)
     train, valid = data(case.dtype)
     problem = pt.Problem(model, hyper, train=train, valid=valid, loss=F.cross_entropy)
-    inner = pt.SGD(case.lr) if case.inner == "sgd" else pt.Adam(case.lr, decoupled=False)
+    inner = pt.SGD(case.lr) if case.inner == "sgd" else pt.Adam(case.lr, eps=adam_eps, decoupled=False)
     outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
     objective = pt.ValidationRisk()
     made = pt.Tuner(
@@ -105,7 +106,7 @@ def measure(row: Row, names: list[str], repeats: int) -> dict[str, Any]:
     first = way("one graph by hand", double)()
     apart = {name: relative(way(name, double)(), first) for name in names}
     wrong = {name: value for name, value in apart.items() if not value < SAME}
-    assert not wrong, f"not the same gradient: {wrong}"
+    assert not wrong.keys() - OTHER_UPDATE.get(row.inner, set()), f"not the same gradient: {wrong}"
     single = Case(row.steps, row.k, row.inner, torch.float32)
     taken = interleave({name: way(name, single) for name in names}, max(9, repeats * 10 // max(row.steps, 10)))
     peers = [name for name in names if name in BEST_OF]
@@ -113,7 +114,7 @@ def measure(row: Row, names: list[str], repeats: int) -> dict[str, Any]:
     found: dict[str, Any] = {"inner": row.inner, "steps": row.steps, "k": row.k, "best_peer": best, "ways": {}}
     for name in names:
         entry: dict[str, Any] = {"milliseconds": round(1000 * statistics.median(taken[name]), 2)}
-        entry["relative_difference_float64"] = apart[name]
+        entry |= {"relative_difference_float64": apart[name], "same_gradient": name not in wrong}
         if best:
             entry["time_over_best_peer"] = ratio(taken[name], taken[best])
         found["ways"][name] = entry
