@@ -13,17 +13,17 @@ from torch.nn import functional as F  # noqa: N812
 
 Run = Callable[[], list[Tensor]]
 LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3}
-start_decay = 1e-3
 adam_eps = 1e-4  # with a small ε the first steps are signs of gradients, and their derivatives rounding errors
 
 
 class Case(NamedTuple):
-    """T, K, the inner dynamics and the type of the numbers."""
+    """T, K, the inner dynamics, the type of the numbers, and the decay."""
 
     steps: int
     k: int
     inner: str
     dtype: torch.dtype
+    decay: float = 1e-3
 
     @property
     def lr(self) -> float:
@@ -46,8 +46,8 @@ def network(dtype: torch.dtype) -> nn.Sequential:
     return nn.Sequential(*layers).to(dtype)
 
 
-def decays(model: nn.Module) -> list[Tensor]:
-    return [torch.full_like(p, start_decay).requires_grad_() for p in model.parameters()]
+def decays(model: nn.Module, case: Case) -> list[Tensor]:
+    return [torch.full_like(p, case.decay).requires_grad_() for p in model.parameters()]
 
 
 def penalized(scores: Tensor, target: Tensor, params: Sequence[Tensor], decay: Sequence[Tensor]) -> Tensor:
@@ -80,7 +80,7 @@ def higher_way(case: Case) -> Run:
     def run() -> list[Tensor]:
         model = network(case.dtype)
         model.load_state_dict(start)
-        decay, optimizer = decays(model), stock(model, case)
+        decay, optimizer = decays(model, case), stock(model, case)
         train_plainly(model, optimizer, decay, case)
         with higher.innerloop_ctx(model, optimizer) as (functional, differentiable):
             for _ in range(case.k):
@@ -99,7 +99,7 @@ def torchopt_way(case: Case) -> Run:
 
     def run() -> list[Tensor]:
         model = network(case.dtype)
-        decay = decays(model)
+        decay = decays(model, case)
         names = [name for name, _ in model.named_parameters()]
         train_plainly(model, stock(model, case), decay, case)
         adam = case.inner == "adam"
@@ -118,7 +118,7 @@ def hand_way(case: Case) -> Run:
 
     def run() -> list[Tensor]:
         model = network(case.dtype)
-        decay = decays(model)
+        decay = decays(model, case)
         names = [name for name, _ in model.named_parameters()]
         train_plainly(model, stock(model, case), decay, case)
         params = [p.detach().requires_grad_() for p in model.parameters()]
@@ -168,7 +168,7 @@ def betty_way(case: Case, method: str, products: int) -> Run:
 
     def run() -> list[Tensor]:
         model = network(case.dtype)
-        decay = decays(model)
+        decay = decays(model, case)
         params = list(model.parameters())
         penalized(model(x), y, params, [d.detach() for d in decay]).backward()
         torch.optim.SGD(params, lr=case.lr).step()

@@ -13,16 +13,17 @@ refuses, so it has to be installed from its repository.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import torch
-from measuring import added_megabytes, in_a_process, interleave, machine, ratio, write
+from measuring import RESULTS, added_megabytes, in_a_process, interleave, machine, ratio, write
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from unroll_peer_ways import PEERS, Case, adam_eps, data, implicit_peers, network, start_decay
+from unroll_peer_ways import PEERS, Case, adam_eps, data, implicit_peers, network
 
 import pactune as pt
 
@@ -33,6 +34,7 @@ OURS: dict[str, Callable[[int], pt.Truncated]] = {
 }
 BEST_OF = ("higher", "torchopt")
 SAME = 1e-4
+CONVEX = 2.0  # a decay at which the Hessian is positive definite, as conjugate gradients need it
 OTHER_UPDATE = {"adam": {"higher"}}  # it adds ε before the bias correction, torch after it
 
 
@@ -51,7 +53,7 @@ ROWS += [Row(100, 10, "sgd", memory=False), Row(100, 100, "adam", memory=True)]
 
 def tuner(case: Case, estimator: Any) -> tuple[pt.Tuner, nn.Module]:
     model = network(case.dtype)
-    hyper = pt.WeightDecay(model, init=start_decay)
+    hyper = pt.WeightDecay(model, init=case.decay)
     train, valid = data(case.dtype)
     problem = pt.Problem(model, hyper, train=train, valid=valid, loss=F.cross_entropy)
     inner = pt.SGD(case.lr) if case.inner == "sgd" else pt.Adam(case.lr, eps=adam_eps, decoupled=False)
@@ -138,7 +140,7 @@ def measure_implicit(repeats: int) -> dict[str, Any]:
     for (method, products), peer in implicit_peers().items():
         options: dict[str, Any] = {"alpha": 0.1} if method == "neumann" else {"damping": 0.0}
         estimator = pt.Implicit(solvers[method](products, **options))
-        double, single = (Case(1, 1, "sgd", dtype) for dtype in (torch.float64, torch.float32))
+        double, single = (Case(1, 1, "sgd", dtype, CONVEX) for dtype in (torch.float64, torch.float32))
         apart = relative(peer(double)(), ours(double, estimator)())
         same = apart < SAME
         assert same or method == "cg", f"not the same gradient: {apart}"
@@ -152,19 +154,45 @@ def measure_implicit(repeats: int) -> dict[str, Any]:
     return rows
 
 
+def ceiling(repeats: int) -> dict[str, float]:
+    """Return what one thread reaches: GFLOP/s of the first layer's products, GB/s of a sum of two trees."""
+    x, w, d = torch.randn(50, 784), torch.randn(256, 784), torch.randn(50, 256)
+    a, b, out = (torch.randn(269_322) for _ in range(3))
+    many = {
+        "forward": lambda: [x @ w.t() for _ in range(100)],
+        "weight gradient": lambda: [d.t() @ x for _ in range(100)],
+        "input gradient": lambda: [d @ w for _ in range(100)],
+        "sum": lambda: [torch.add(a, b, out=out) for _ in range(100)],
+    }
+    taken = {name: statistics.median(values) / 100 for name, values in interleave(many, repeats).items()}
+    flop, moved = 2 * 50 * 784 * 256, 3 * 4 * 269_322
+    rates = {f"{name}_gigaflops": round(flop / taken[name] / 1e9, 1) for name in list(many)[:3]}
+    return rates | {"sum_gigabytes_per_second": round(moved / taken["sum"] / 1e9, 1)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--memory")
     parser.add_argument("--row", type=int, default=0)
+    parser.add_argument(
+        "--short", action="store_true", help="measure the ceiling and Betty alone, keep the other results"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.memory:
         print(memory(given.memory, ROWS[given.row]))
         return
+    if given.short:
+        kept = json.loads((RESULTS / "unroll_peers.json").read_text(encoding="utf-8"))
+        found = {"ceiling": ceiling(given.repeats), "implicit": measure_implicit(given.repeats)}
+        print(found)
+        write("unroll_peers.json", kept | found)
+        return
     reasons = {name: skipped(package) for name, (_, package) in PEERS.items()}
     names = [*OURS, *(name for name, reason in reasons.items() if reason is None)]
     results: dict[str, Any] = {"machine": machine(), "skipped": {n: r for n, r in reasons.items() if r}, "rows": []}
+    results["ceiling"] = ceiling(given.repeats)
     for row in ROWS:
         results["rows"].append(measure(row, names, given.repeats))
         print(results["rows"][-1], flush=True)
