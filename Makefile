@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types check docs bench bench-memory bench-selection faults build clean
+.PHONY: demo test lint types check docs bench bench-memory bench-scaling bench-selection bench-unroll faults build clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,10 +27,18 @@ types: $(STAMP)
 check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-bench: bench-memory bench-selection
+bench: bench-memory bench-scaling bench-selection bench-unroll
 
 bench-memory: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
+
+bench-scaling: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scaling.py
+
+# The peers are optional: what does not install is left out of the table with the reason.
+bench-unroll: $(STAMP)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/unroll_peers.py
 
 bench-selection: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/selection.py

@@ -1,4 +1,4 @@
-"""Memory of K = 0 and K = 1 does not grow with the number of inner steps; that of a whole window does."""
+"""Memory of K = 0 and K = 1 does not grow with the number of inner steps, and that of a whole horizon like its root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def _plain(value: object) -> bool:
     return type(value) in (Tensor, nn.Parameter)
 
 
-def bytes_by_step(estimator: Any, inner: Any, at: tuple[int, int]) -> list[int]:
+def bytes_by_step(
+    estimator: Any, inner: Any, at: tuple[int, int], objective: Any = None, risk: Any = None
+) -> list[int]:
     """Return the live bytes at two steps of one round, seen from inside the training loss."""
     model = nn.Linear(SIZE // 2, 2, bias=False)
     hyper = pt.WeightDecay(model, init=0.1)
@@ -45,8 +47,8 @@ def bytes_by_step(estimator: Any, inner: Any, at: tuple[int, int]) -> list[int]:
         inner=inner(schedule),
         inner_steps=max(at) + 1,
         outer=torch.optim.SGD(hyper.parameters(), lr=0.1),
-        objective=pt.PACBayes(0.1),
-        hypergradient=pt.Truncated(1),
+        objective=objective or pt.PACBayes(0.1),
+        hypergradient=risk or pt.Truncated(1),
         path_hypergradient=estimator,
     )
     tuner.hypergradient()
@@ -63,3 +65,17 @@ def test_memory_is_flat_in_the_number_of_steps(estimator: Any, inner: Any) -> No
 def test_the_measure_sees_growth() -> None:
     early, late = bytes_by_step(pt.Windowed(51), pt.SGD, (5, 50))
     assert late > early + 40 * 4 * SIZE
+
+
+@pytest.mark.parametrize("risk", [pt.Truncated(81), pt.Windowed(81)], ids=str)
+@pytest.mark.parametrize(("inner", "copies"), [(pt.SGD, 1), (pt.Adam, 3)])
+def test_memory_of_a_whole_horizon_grows_like_its_root(risk: Any, inner: Any, copies: int) -> None:
+    early, late = bytes_by_step(pt.Truncated(0), inner, (1, 80), pt.ValidationRisk(), risk)
+    states, graphs = 9, 9  # every ninth state, and the last nine steps with their gradients
+    assert late <= early + (states * copies + graphs * (copies + 1) + 2) * 4 * SIZE, "79 states would be all"
+
+
+def test_whole_horizon_keeps_every_step_when_told_to() -> None:
+    risk = pt.Windowed(81, segment=1)
+    early, late = bytes_by_step(pt.Truncated(0), pt.SGD, (1, 80), pt.ValidationRisk(), risk)
+    assert late > early + 75 * 4 * SIZE

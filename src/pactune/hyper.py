@@ -5,7 +5,8 @@ A hyperparameter module may define any of four methods; what it does not define 
 - `penalty(params) -> Tensor`: a scalar added to the training risk. With `penalty_gradient(params) -> dict`, its
   θ-gradient in closed form, no double backward is needed where the module enters through nothing else; with
   `penalty_vjp(params, cotangent) -> dict` too, the λ-derivative of ⟨∇penalty, cotangent⟩ by the module's own parameter
-  names, the regularizer's gradient at K = 0 needs no backward at all.
+  names, the regularizer's gradient at K = 0 needs no backward at all. With `penalty_product(params, vector) -> dict`,
+  ∇²penalty times a vector, as well, steps are differentiated (K ≥ 1) in closed form around the loss.
 - `learning_rates(params) -> dict`: factors on the step size of the inner dynamics, one broadcastable tensor per name.
 - `initial(params) -> dict`: the initial parameters as a function of the hyperparameters; `params` is the draw from P_0.
 - `weigh(losses, index) -> Tensor`: the training risk from per-example losses and the rows they belong to.
@@ -17,7 +18,7 @@ penalties add up, learning-rate factors multiply, initial parameters pass from o
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,8 @@ class _PerParameter(nn.Module):
         """Return the value of each parameter that has one, by the parameter's name."""
         if self.per == "global":
             return dict.fromkeys(params, self.values["all"])
-        return {name: self.values[_key(name)] for name in params if _key(name) in self.values}
+        held = cast(Params, self.values._parameters)  # a ParameterDict's own look-up takes longer than a product
+        return {name: held[key] for name in params if (key := _key(name)) in held}
 
     def extra_repr(self) -> str:
         """Say the granularity."""
@@ -105,6 +107,10 @@ class WeightDecay(_PerParameter):
             return {"values.all": torch.stack([product.sum() for product in products.values()]).sum()}
         each = self.per == "element"
         return {f"values.{_key(name)}": value if each else value.sum() for name, value in products.items()}
+
+    def penalty_product(self, params: Params, vector: Params) -> Params:
+        """Return λ ⊙ v: the penalty's Hessian is diag(λ)."""
+        return {name: decay * vector[name] for name, decay in self._matched(params).items()}
 
 
 class LearningRates(_PerParameter):

@@ -243,6 +243,26 @@ class Problem:
         return {name: found[name] if name in found else torch.zeros_like(value) for name, value in hyper.items()}
 
     @cached_property
+    def has_closed_steps(self) -> bool:
+        """Whether λ enters a step, other than through ∇R_T, by penalties alone that know all their derivatives."""
+        hooks = ("penalty_vjp", "penalty_product")
+        known = all(callable(getattr(module, hook, None)) for module in self._penalties for hook in hooks)
+        return known and not self.has_learning_rates
+
+    def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
+        """Return ∇²penalty(θ) v by the modules' closed forms."""
+
+        def product() -> Params:
+            total: Params = {}
+            for module in self._penalties:
+                part = module.penalty_product(params, vector)
+                total |= {name: total[name] + value if name in total else value for name, value in part.items()}
+            return total
+
+        found = self._with_hyper(hyper, product)
+        return {name: found[name] if name in found else torch.zeros_like(p) for name, p in params.items()}
+
+    @cached_property
     def _penalty_prefixes(self) -> list[tuple[str, Any]]:
         """The modules with a penalty, and what stands before their parameters' names in λ."""
         paths = {module: path for path, module in self.hyper.named_modules()}

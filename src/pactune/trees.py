@@ -11,6 +11,7 @@ from torch._C._functorch import is_batchedtensor
 __all__ = [
     "Params",
     "add",
+    "add_",
     "axpy",
     "clone",
     "detach",
@@ -38,6 +39,12 @@ def map_tree(function: Callable[..., Tensor], tree: Params, *others: Params) -> 
 def add(a: Params, b: Params) -> Params:
     """Return a + b."""
     return _foreach(torch._foreach_add, a, b) if _many(a, b) else map_tree(torch.add, a, b)
+
+
+def add_(a: Params, b: Params) -> None:
+    """Add b to a in place."""
+    for name, value in a.items():
+        value.add_(b[name])
 
 
 def sub(a: Params, b: Params) -> Params:

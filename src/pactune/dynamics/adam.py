@@ -13,14 +13,16 @@ from pactune.dynamics.base import (
     Number,
     Schedule,
     Slots,
+    StepAdjoint,
     StepInputs,
     check_positive,
     coupled,
+    coupled_adjoint,
     decay,
     step_size,
 )
 from pactune.errors import SettingError
-from pactune.trees import Params, map_tree, zeros_like
+from pactune.trees import Params, add, map_tree, scale, zeros_like
 
 __all__ = ["Adam"]
 
@@ -88,6 +90,56 @@ class Adam(Dynamics):
         torch._foreach_div_(update, denominator)
         moved = torch._foreach_sub(p, update)
         named = [dict(zip(names, values, strict=True)) for values in (moved, first, second)]
+        return named[0], {"first": named[1], "second": named[2]}
+
+    def pull_back(
+        self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
+    ) -> StepAdjoint | None:
+        """Return the adjoint in closed form; with a decoupled penalty, that of the decay comes first."""
+        gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
+        eta, numbers = inputs.numbers["lr"], inputs.numbers
+        moved, after = self._fused(params, slots, gradient, numbers)
+        if not self.decoupled or inputs.penalty_product is None:
+            by_gradient, before = self._moments_adjoint(gradient, after, by_params, by_slots, numbers)
+            if self.decoupled:
+                return StepAdjoint(by_gradient, by_params, before)
+            return coupled_adjoint(by_gradient, by_params, before, params, inputs)
+        by_decay = scale(-eta, by_params)
+        by_moved = add(by_params, inputs.penalty_product(moved, by_decay))
+        by_gradient, before = self._moments_adjoint(gradient, after, by_moved, by_slots, numbers)
+        return StepAdjoint(by_gradient, by_moved, before, moved, by_decay)
+
+    def _moments_adjoint(
+        self, gradient: Params, after: Slots, by_moved: Params, by_slots: Slots, numbers: Mapping[str, Number]
+    ) -> tuple[Params, Slots]:
+        """Take the derivative with respect to θ − η m̂/(√v̂ + ε) back to the gradient and to the moving averages.
+
+        With r = √v/c₂ + ε and c₁, c₂ the bias corrections: dm = −(η/c₁)/r and dv = (η/c₁) m/(2 c₂ r² √v), where v = 0
+        has dv = 0 (see `_root`).
+        """
+        beta1, beta2 = self.betas
+        names = list(gradient)
+        m, v, g, a = ([tree[name] for name in names] for tree in (after["first"], after["second"], gradient, by_moved))
+        root = torch._foreach_sqrt(v)
+        denominator = torch._foreach_div(root, numbers["root"])
+        torch._foreach_add_(denominator, self.eps)
+        by_first = torch._foreach_div(a, denominator)
+        torch._foreach_mul_(by_first, -numbers["size"])
+        by_second = torch._foreach_mul(by_first, m)
+        torch._foreach_div_(by_second, denominator)
+        for value in root:
+            value.masked_fill_(value == 0, float("inf"))
+        torch._foreach_div_(by_second, root)
+        torch._foreach_mul_(by_second, -0.5 / numbers["root"])
+        for slot, found in (("first", by_first), ("second", by_second)):
+            if slot in by_slots:
+                torch._foreach_add_(found, [by_slots[slot][name] for name in names])
+        by_gradient = torch._foreach_mul(by_second, g)
+        torch._foreach_mul_(by_gradient, 2 * (1 - beta2))
+        torch._foreach_add_(by_gradient, by_first, alpha=1 - beta1)
+        torch._foreach_mul_(by_first, beta1)
+        torch._foreach_mul_(by_second, beta2)
+        named = [dict(zip(names, values, strict=True)) for values in (by_gradient, by_first, by_second)]
         return named[0], {"first": named[1], "second": named[2]}
 
 

@@ -10,9 +10,19 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pactune.errors import SettingError
-from pactune.trees import Params, map_tree, scale, sub
+from pactune.trees import Params, add, map_tree, scale, sub
 
-__all__ = ["Dynamics", "Number", "Schedule", "Slots", "StepInputs", "StepSize", "check_positive", "descend"]
+__all__ = [
+    "Dynamics",
+    "Number",
+    "Schedule",
+    "Slots",
+    "StepAdjoint",
+    "StepInputs",
+    "StepSize",
+    "check_positive",
+    "descend",
+]
 
 Slots = dict[str, Params]
 Schedule = float | Callable[[int], float]
@@ -30,6 +40,7 @@ class StepInputs(NamedTuple):
         noise: a standard normal draw ξ_t, for dynamics that want it.
         numbers: what changes with the step count, as `Dynamics.numbers` gives it; tensors where steps are recorded once
             and run many times.
+        penalty_product: (θ, v) ↦ ∇²penalty(θ) v, for the way back; None without a penalty.
     """
 
     gradient: Params
@@ -37,6 +48,25 @@ class StepInputs(NamedTuple):
     factors: Params
     noise: Params | None
     numbers: Mapping[str, Number]
+    penalty_product: Callable[[Params, Params], Params] | None = None
+
+
+class StepAdjoint(NamedTuple):
+    """A derivative with respect to the state after a step, taken back to what the step was made of.
+
+    Attributes:
+        gradient: with respect to ∇R_T(θ_t).
+        params: with respect to θ_t, other than through ∇R_T(θ_t).
+        slots: with respect to the slots before the step.
+        penalty_at: where the step took the penalty's gradient, None without a penalty.
+        penalty: with respect to that gradient.
+    """
+
+    gradient: Params
+    params: Params
+    slots: Slots
+    penalty_at: Params | None = None
+    penalty: Params | None = None
 
 
 class Dynamics(ABC):
@@ -50,6 +80,7 @@ class Dynamics(ABC):
 
     differentiable: bool = True
     uses_noise: bool = False
+    pull_back_needs_gradient: bool = True  # False where `pull_back` always has a closed form without its value
 
     def slots(self, params: Params) -> Slots:
         """Return what the dynamics remembers at θ_0."""
@@ -58,6 +89,23 @@ class Dynamics(ABC):
     @abstractmethod
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1} and the slots after the step; nothing is changed in place."""
+
+    def pull_back(
+        self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
+    ) -> StepAdjoint | None:
+        """Take the derivative with respect to the state after a step back through the step, in closed form.
+
+        Args:
+            params: θ_t.
+            slots: the slots before the step.
+            inputs: what the step met, without factors on the step size.
+            by_params: the derivative with respect to θ_{t+1}.
+            by_slots: the derivative with respect to the slots after the step; a slot that is missing has zeros.
+
+        Returns:
+            None where no closed form is known: autograd then goes through `step`.
+        """
+        return None
 
     def learning_rate(self, step: int) -> float:
         """Return η_t."""
@@ -105,6 +153,15 @@ def decay(params: Params, inputs: StepInputs, eta: Number) -> Params:
     if inputs.penalty_gradient is None:
         return params
     return descend(params, inputs.penalty_gradient(params), eta, inputs.factors)
+
+
+def coupled_adjoint(
+    by_gradient: Params, by_params: Params, slots: Slots, at: Params, inputs: StepInputs
+) -> StepAdjoint:
+    """Return the adjoint of a step along ∇R_T + ∇penalty, both taken at `at`, from that of their sum."""
+    if inputs.penalty_product is None:
+        return StepAdjoint(by_gradient, by_params, slots)
+    return StepAdjoint(by_gradient, add(by_params, inputs.penalty_product(at, by_gradient)), slots, at, by_gradient)
 
 
 def check_positive(name: str, value: Schedule) -> None:

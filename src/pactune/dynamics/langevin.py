@@ -5,10 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pactune.dynamics.base import Dynamics, Schedule, Slots, StepInputs, coupled, descend, step_size
+from pactune.dynamics.base import (
+    Dynamics,
+    Schedule,
+    Slots,
+    StepAdjoint,
+    StepInputs,
+    coupled,
+    coupled_adjoint,
+    descend,
+    step_size,
+)
 from pactune.dynamics.base import check_positive as _check_positive
 from pactune.errors import SettingError
-from pactune.trees import Params
+from pactune.trees import Params, scale
 
 __all__ = ["Langevin"]
 
@@ -29,6 +39,7 @@ class Langevin(Dynamics):
     inverse_temperature: float
 
     uses_noise = True
+    pull_back_needs_gradient = False
 
     def __post_init__(self) -> None:
         _check_positive("lr", self.lr)
@@ -47,9 +58,15 @@ class Langevin(Dynamics):
         moved = descend(params, coupled(params, inputs), eta, inputs.factors)
         if inputs.noise is None or math.isinf(self.inverse_temperature):
             return moved, slots
-        scale = 2 / self.inverse_temperature
+        spread = 2 / self.inverse_temperature
         noisy = {
-            name: p + (scale * step_size(eta, inputs.factors, name)) ** 0.5 * inputs.noise[name]
+            name: p + (spread * step_size(eta, inputs.factors, name)) ** 0.5 * inputs.noise[name]
             for name, p in moved.items()
         }
         return noisy, slots
+
+    def pull_back(
+        self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
+    ) -> StepAdjoint | None:
+        """Return the adjoint in closed form; noise that is given adds nothing."""
+        return coupled_adjoint(scale(-inputs.numbers["lr"], by_params), by_params, {}, params, inputs)

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pactune.dynamics.base import Dynamics, Schedule, Slots, StepInputs, check_positive, coupled, decay, descend
+from pactune.dynamics.base import (
+    Dynamics,
+    Schedule,
+    Slots,
+    StepAdjoint,
+    StepInputs,
+    check_positive,
+    coupled,
+    coupled_adjoint,
+    decay,
+    descend,
+)
 from pactune.errors import SettingError
-from pactune.trees import Params, axpy, zeros_like
+from pactune.trees import Params, axpy, scale, zeros_like
 
 __all__ = ["SGD"]
 
@@ -34,6 +45,11 @@ class SGD(Dynamics):
         if self.nesterov and self.momentum == 0:
             raise SettingError("`nesterov=True` needs a positive `momentum`")
 
+    @property
+    def pull_back_needs_gradient(self) -> bool:  # type: ignore[override]
+        """Whether autograd has to go through the step."""
+        return self.decoupled
+
     def slots(self, params: Params) -> Slots:
         """Return the momentum buffer b_0 = 0."""
         return {"momentum": zeros_like(params)} if self.momentum else {}
@@ -49,3 +65,18 @@ class SGD(Dynamics):
             direction = axpy(self.momentum, buffer, gradient) if self.nesterov else buffer
         moved = descend(params, direction, eta, inputs.factors)
         return (decay(moved, inputs, eta) if self.decoupled else moved), slots
+
+    def pull_back(
+        self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
+    ) -> StepAdjoint | None:
+        """Return the adjoint in closed form; with a decoupled penalty there is none."""
+        if self.decoupled and inputs.penalty_gradient is not None:
+            return None
+        by_gradient, before = scale(-inputs.numbers["lr"], by_params), Slots()
+        if self.momentum:
+            by_buffer = scale(self.momentum, by_gradient) if self.nesterov else by_gradient
+            if "momentum" in by_slots:
+                by_buffer = axpy(1.0, by_slots["momentum"], by_buffer)
+            before = {"momentum": scale(self.momentum, by_buffer)}
+            by_gradient = axpy(1.0, by_buffer, by_gradient) if self.nesterov else by_buffer
+        return coupled_adjoint(by_gradient, by_params, before, params, inputs)

@@ -60,7 +60,7 @@ class Chain:
 
     def __init__(self, plan: Plan, state: InnerState, hyper: Params, drawn: Params | None, phase: int = 0) -> None:
         self.plan, self._phase = plan, phase
-        self._tape = Tape(hyper, plan.memory, drawn)
+        self._tape = Tape(hyper, drawn, plan.inner_steps)
         self._state = state
         problem = plan.trajectory.problem
         self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
@@ -77,7 +77,10 @@ class Chain:
         trajectory, path = self.plan.trajectory, self._path_side
         record = Record(self._state, tick, hyper)
         found = None
-        if self.measures(self._tape.length):
+        if self._keeps_graph:
+            linear = trajectory.linearize(record, graph=True)
+            record, seen = record._replace(linear=linear), linear.observation()
+        elif self.measures(self._tape.length):
             by_params = path is not None and path.by_params
             seen = trajectory.observe(self._state, hyper, tick, by_hyper=path is not None, by_params=by_params)
             if path is not None:
@@ -89,10 +92,16 @@ class Chain:
             if path is not None:
                 path.skipped(record)
         self._state = trajectory.advance(self._state, hyper, tick, seen)
-        self._tape.append(record)
+        self._tape.length += 1
         for side in {id(s): s for s in (self._risk_side, path) if s is not None}.values():
             side.moved(record)
         return seen.summand, found
+
+    @property
+    def _keeps_graph(self) -> bool:
+        """Whether the step's own gradient is differentiated soon, and nothing else is measured with it."""
+        nothing_else = not self.plan.trajectory.objective.has_path
+        return nothing_else and self._risk_side is not None and self._risk_side.keeps_graph
 
     def measures(self, t: int) -> bool:
         """Whether Δ_t is measured at step t of the round."""

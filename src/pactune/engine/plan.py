@@ -41,13 +41,6 @@ class Plan:
     path_stride: int = 1
 
     @property
-    def memory(self) -> int:
-        """How many past steps have to be kept."""
-        if not self.derivatives:
-            return 0
-        return max(self.risk_estimator.memory(self.inner_steps), self.path_estimator.memory(self.inner_steps))
-
-    @property
     def ahead(self) -> int:
         """How many first steps no estimator has to see one by one, so that an engine may run them in its own way."""
         if not self.derivatives:

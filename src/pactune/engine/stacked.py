@@ -112,6 +112,11 @@ class StackedProblem(Problem):
         found: Params = torch.vmap(self._one.penalty_vjp)(params, hyper, cotangent)
         return found
 
+    def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
+        """Return ∇²penalty · v of every run."""
+        found: Params = torch.vmap(self._one.penalty_product)(params, hyper, vector)
+        return found
+
     def learning_rates(self, params: Params, hyper: Params) -> Params:
         """Return every run's factors on the step size, broadcastable to the parameters."""
         found: Params = torch.vmap(self._one.learning_rates)(params, hyper)

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
+from pactune.hypergradient.segments import Segments
 from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
-from pactune.trees import Params, add, zeros_like
+from pactune.trees import Params, add, add_, zeros_like
 
 __all__ = ["Estimator", "Running", "Tape", "sweep"]
 
 
 @dataclass
 class Tape:
-    """The last few steps of a round, and how the round began.
+    """What every estimator of a round may look up.
 
     Attributes:
         hyper: λ during the round.
-        depth: how many steps are kept.
         drawn: the draw from P_0 when the round started from θ_0, None when it goes on from an earlier round.
+        inner_steps: T.
         length: number of steps of the round so far.
     """
 
     hyper: Params
-    depth: int
     drawn: Params | None
+    inner_steps: int
     length: int = 0
-    records: deque[Record] = field(default_factory=deque)
-
-    def append(self, record: Record) -> None:
-        """Keep a step and forget what is too old."""
-        self.length += 1
-        if self.depth:
-            self.records.append(record)
-            while len(self.records) > self.depth:
-                self.records.popleft()
 
 
 class Running(ABC):
@@ -61,6 +53,14 @@ class Running(ABC):
 
     def jumped(self, direct: Params) -> None:
         """Take in that steps were made out of sight; `direct`, unless empty, is the sum of all direct derivatives."""
+
+    @property
+    def keeps_graph(self) -> bool:
+        """Whether the next step is among those whose training gradient `risk` differentiates first.
+
+        Where nothing else is measured, the engine then computes it inside an autograd graph and hands that over.
+        """
+        return False
 
     @abstractmethod
     def path(self) -> Params:
@@ -98,10 +98,6 @@ class Estimator(ABC):
         """Return how many first steps of a round it need not see when it differentiates the risk at θ_T."""
         return 0
 
-    def memory(self, inner_steps: int) -> int:
-        """Return how many past steps the tape must keep."""
-        return 0
-
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
         """Raise a `SettingError` where the estimator cannot work.
 
@@ -118,20 +114,32 @@ class Estimator(ABC):
             )
 
 
-def sweep(trajectory: Trajectory, tape: Tape, adjoint: Adjoint, depth: int) -> Params:
-    """Take an adjoint of the present state back through the last `depth` steps; return the λ-derivative.
+def sweep(
+    tape: Tape,
+    steps: Segments,
+    span: range,
+    adjoint: Adjoint,
+    *,
+    to_start: bool,
+    sources: Sequence[Params] = (),
+) -> Params:
+    """Take an adjoint back through some steps; return the λ-derivative.
 
-    Where the sweep covers the whole round and θ_0 is a function of λ, it goes on into θ_0.
+    Args:
+        tape: λ and how the round began.
+        steps: the steps that are kept.
+        span: the numbers of the steps to go through, among those that are kept.
+        adjoint: derivative with respect to the state after the latest.
+        to_start: whether the earliest starts at θ_0; where that is a function of λ, the sweep goes on into it.
+        sources: derivatives that join at the iterate before each step.
     """
-    total = zeros_like(tape.hyper)
-    count = min(depth, len(tape.records))
-    to_start = depth >= tape.length and tape.drawn is not None and trajectory.problem.has_initial
-    for i in range(count):
-        record = tape.records[-1 - i]
-        to_state = i < count - 1 or to_start
-        by_hyper, before = trajectory.pull_back(record, adjoint, to_state=to_state)
-        total = add(total, by_hyper)
-        adjoint = before or adjoint
-    if to_start and tape.drawn is not None:
-        total = add(total, trajectory.pull_back_initial(tape.drawn, tape.hyper, adjoint.params))
+    trajectory, total = steps.trajectory, zeros_like(tape.hyper)
+    into_start = to_start and tape.drawn is not None and trajectory.problem.has_initial
+    for i, record in zip(reversed(span), steps.backwards(span, to_state=into_start), strict=True):
+        by_hyper, before = trajectory.pull_back(record, adjoint, to_state=i > span.start or into_start)
+        add_(total, by_hyper)
+        if before is not None:
+            adjoint = Adjoint(add(before.params, sources[i]), before.slots) if sources else before
+    if into_start and tape.drawn is not None:
+        add_(total, trajectory.pull_back_initial(tape.drawn, tape.hyper, adjoint.params))
     return total

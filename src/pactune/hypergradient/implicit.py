@@ -168,8 +168,8 @@ class _Running(Running):
     def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None
         tick, hyper = self._last.tick, self._tape.hyper
-        hessian = self._trajectory.train_hessian_product(state, hyper, tick)
+        hessian, mixed = self._trajectory.train_products(state, hyper, tick)
         eta = self._trajectory.dynamics.learning_rate(self._last.state.step)
         with torch.no_grad():
             v = self._solver.solve(hessian, final.by_params, eta)
-        return sub(final.by_hyper, self._trajectory.mixed_product(state, hyper, tick, v))
+        return sub(final.by_hyper, mixed(v))

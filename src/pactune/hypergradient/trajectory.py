@@ -12,18 +12,22 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.data import Batch
 from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
 from pactune.errors import GradientError
+from pactune.hypergradient.adjoints import Met, edge_vjp, through_step, vjp
 from pactune.objectives.base import Objective, PathContext
 from pactune.parallel import ALONE, Team, collect, share, spread, sum_trees
 from pactune.problem import Problem
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, leaves, split, zeros_like
 
-__all__ = ["Adjoint", "InnerState", "Observation", "Pair", "Record", "Tick", "Trajectory", "ValueAndGradient"]
+__all__ = ["Adjoint", "InnerState", "Linear", "Observation", "Pair", "Record", "Tick", "Trajectory", "ValueAndGradient"]
+
+Product = Callable[[Params], Params]
 
 
 class InnerState(NamedTuple):
@@ -54,12 +58,35 @@ class Tick(NamedTuple):
     numbers: Mapping[str, Number] | None = None
 
 
+class Linear(NamedTuple):
+    """∇R_T(θ_t) with what it can be differentiated by.
+
+    Attributes:
+        params: θ_t, as leaves.
+        hyper: λ, as leaves where it enters the loss.
+        gradient: ∇R_T(θ_t) without the penalty; empty where the way back does not need its value.
+        edges: where ∇R_T(θ_t) stands in an autograd graph; empty without one.
+        buffers: the buffers after the training forward.
+    """
+
+    params: Params
+    hyper: Params
+    gradient: Params
+    edges: dict[str, GradientEdge]
+    buffers: Params
+
+    def observation(self) -> Observation:
+        """Return what the step itself needs."""
+        return Observation(self.gradient, self.buffers)
+
+
 class Record(NamedTuple):
-    """A step that can be replayed: where it started, what it met, and λ at that time."""
+    """A step that can be replayed: where it started, what it met, λ at that time, and the gradient where it is kept."""
 
     state: InnerState
     tick: Tick
     hyper: Params
+    linear: Linear | None = None
 
 
 class Adjoint(NamedTuple):
@@ -152,7 +179,7 @@ class Trajectory:
                 value = self.objective.summand(_plain(train), _plain(valid), context)
             outputs.append(({"summand": value}, {"summand": torch.ones_like(value)}))
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
-        named = dict(zip(wanted, _vjp(outputs, *wanted.values()), strict=True))
+        named = dict(zip(wanted, vjp(outputs, *wanted.values()), strict=True))
         return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
 
     def parts(self, *, by_hyper: bool) -> bool:
@@ -196,8 +223,25 @@ class Trajectory:
         params, slots = self._move(self.dynamics.pull_back_form(), state, hyper, tick, gradient)
         return Adjoint(params, slots if self.dynamics.differentiable else {})
 
+    def linearize(self, record: Record, *, graph: bool) -> Linear:
+        """Return ∇R_T(θ_t) again; with `graph`, inside an autograd graph of its own, ready to be differentiated."""
+        buffers = clone(record.state.buffers)
+        params = leaves(record.state.params)
+        hyper = leaves(record.hyper) if graph and self.problem.enters_losses else record.hyper
+        value = self._train_gradient(params, hyper, buffers, record.tick, graph=graph)
+        edges = {name: get_gradient_edge(g) for name, g in value.items() if g.requires_grad}
+        return Linear(params, hyper, _plain(value), edges, buffers)
+
+    def without_values(self, linear: Linear) -> Linear:
+        """Forget the gradient's value, a copy of the parameters, where its graph is all that the way back needs."""
+        closed = self.problem.has_closed_steps and not self.dynamics.pull_back_form().pull_back_needs_gradient
+        return linear._replace(gradient={}) if closed and linear.edges else linear
+
     def pull_back(self, record: Record, adjoint: Adjoint, *, to_state: bool) -> tuple[Params, Adjoint | None]:
         """Take an adjoint of the state after a step back through the step.
+
+        The step's own operations come first (`through_step`); the training gradient then costs one Hessian–vector
+        product, and nothing where only λ is asked for and does not enter the loss.
 
         Args:
             record: the step.
@@ -207,25 +251,34 @@ class Trajectory:
         Returns:
             The λ-derivative, and the adjoint of the state before the step.
         """
-        before, lambdas = record.state, leaves(record.hyper)
-        params = leaves(before.params)
-        slots = {slot: leaves(values) for slot, values in before.slots.items()} if to_state else before.slots
-        start = InnerState(params, slots, before.buffers, before.step)
-        with torch.enable_grad():
-            after = self.replay(start, lambdas, record.tick, graph=to_state or self.problem.enters_losses)
-        outputs = [(after.params, adjoint.params)]
-        outputs += [(after.slots[slot], values) for slot, values in adjoint.slots.items()]
-        if not to_state:
-            return _vjp(outputs, lambdas)[0], None
-        by_hyper, by_params, *by_slots = _vjp(outputs, lambdas, params, *slots.values())
-        return by_hyper, Adjoint(by_params, dict(zip(slots, by_slots, strict=True)))
+        graph = to_state or self.problem.enters_losses
+        state, linear = record.state, record.linear
+        if linear is None or (graph and not linear.edges):
+            linear = self.linearize(record, graph=graph)
+        slots = state.slots if self.dynamics.differentiable else {}
+        met = Met(
+            state.params, slots, linear.gradient, record.hyper, record.tick.noise, self._numbers(state, record.tick)
+        )
+        form = self.dynamics.pull_back_form()
+        by_hyper, found = through_step(self.problem, form, met, adjoint.params, adjoint.slots)
+        wanted = ([linear.params] if to_state else []) + ([linear.hyper] if self.problem.enters_losses else [])
+        products = edge_vjp(linear.edges, found.gradient, *wanted)
+        before = Adjoint(add(found.params, products[0]), found.slots) if to_state else None
+        return self._join(by_hyper, products[-1] if self.problem.enters_losses else {}, record.hyper), before
+
+    @staticmethod
+    def _join(by_step: Params, by_loss: Params, hyper: Params) -> Params:
+        """Add up the two ways of λ into a step; an empty one is zero."""
+        if by_step and by_loss:
+            return add(by_step, by_loss)
+        return by_step or by_loss or zeros_like(hyper)
 
     def pull_back_initial(self, drawn: Params, hyper: Params, by_params: Params) -> Params:
         """Take an adjoint of θ_0 back to λ, where θ_0 is a function of λ."""
         lambdas = leaves(hyper)
         with torch.enable_grad():
             start = self.problem.initial(drawn, lambdas)
-        return _vjp([(start, by_params)], lambdas)[0]
+        return vjp([(start, by_params)], lambdas)[0]
 
     # The risk at θ_T
 
@@ -244,7 +297,7 @@ class Trajectory:
             own, weight = share(batch, self.team.shard, self.team.shards)
             with torch.enable_grad():
                 part = weight * batch.rows * risk(params, lambdas, clone(state.buffers), own)
-            found_params, found_hyper = _vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
+            found_params, found_hyper = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
         whole, by_params, by_hyper = sum_trees(self.team, {"": value}, by_params, by_hyper)
@@ -252,25 +305,18 @@ class Trajectory:
             whole[""] / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
         )
 
-    def train_hessian_product(self, state: InnerState, hyper: Params, tick: Tick) -> Callable[[Params], Params]:
-        """Return v ↦ ∇²_θ R_T v at θ, penalty included, and keep one graph for all products."""
-        params, train = self._train_graph(state, hyper, tick)
-
-        return lambda vector: _vjp([(train, vector)], params, retain=True)[0]
-
-    def mixed_product(self, state: InnerState, hyper: Params, tick: Tick, vector: Params) -> Params:
-        """Return vᵀ ∂²R_T/∂θ∂λ at θ."""
-        lambdas = leaves(hyper)
-        _, train = self._train_graph(state, lambdas, tick)
-        return _vjp([(train, vector)], lambdas)[0]
+    def train_products(self, state: InnerState, hyper: Params, tick: Tick) -> tuple[Product, Product]:
+        """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ at θ, penalty included; one graph serves all products."""
+        params, lambdas = leaves(state.params), leaves(hyper)
+        with torch.enable_grad():
+            gradient = self._train_gradient(params, lambdas, clone(state.buffers), tick, graph=True)
+            train = self._with_penalty(gradient, params, lambdas)
+        return (
+            lambda vector: vjp([(train, vector)], params, retain=True)[0],
+            lambda vector: vjp([(train, vector)], lambdas, retain=True)[0],
+        )
 
     # Inner workings
-
-    def _train_graph(self, state: InnerState, hyper: Params, tick: Tick) -> tuple[Params, Params]:
-        params = leaves(state.params)
-        with torch.enable_grad():
-            gradient = self._train_gradient(params, hyper, clone(state.buffers), tick, graph=True)
-            return params, self._with_penalty(gradient, params, hyper)
 
     def _train_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
         self._seed(tick.keys[0] if tick.keys else None)
@@ -372,19 +418,6 @@ def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
     whole = risk.sum() if risk.ndim else risk  # the risks of many runs do not depend on each other
     found = torch.autograd.grad(whole, list(params.values()), create_graph=graph, allow_unused=True)
     return split(found, params)[0]
-
-
-def _vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = False) -> list[Params]:
-    """Return the vector–Jacobian products of (function, cotangent) pairs with respect to each tree.
-
-    Zeros stand where nothing depends on an input.
-    """
-    pairs = [(f[name], c[name]) for f, c in outputs for name in c if f[name].requires_grad]
-    inputs = [tensor for tree in trees for tensor in tree.values()]
-    if not pairs or not inputs:
-        return [zeros_like(tree) for tree in trees]
-    functions, cotangents = zip(*pairs, strict=True)
-    return split(torch.autograd.grad(functions, inputs, cotangents, retain_graph=retain, allow_unused=True), *trees)
 
 
 def _plain(tree: Params) -> Params:

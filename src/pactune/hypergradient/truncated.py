@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape, sweep
+from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
-from pactune.trees import Params, add, zeros_like
+from pactune.trees import Params, add, add_, zeros_like
 
 __all__ = ["Truncated"]
 
@@ -18,14 +19,17 @@ class Truncated(Estimator):
     """Differentiate through the last k inner steps and hold θ_{t−k} fixed.
 
     k = 0 keeps the direct dependence on λ only; k = 1 is T1–T2 (Luketina et al.); k = inner_steps is exact. For the
-    regularizer every summand is truncated on its own, at a cost of k steps each: time O(mkT), memory O(mk). Only the
-    iterates are kept; each step is computed again on the way back.
+    regularizer every summand is truncated on its own, at a cost of k steps each: time O(mkT), memory O(mk). For the
+    risk at θ_T a state is kept at every `segment`-th step, and the steps between are run again on the way back: memory
+    O(m√k).
 
     Args:
         k: the number of steps.
+        segment: steps between two states that are kept, None for ⌈√k⌉. The regularizer keeps every state.
     """
 
     k: int
+    segment: int | None = field(default=None, repr=False)
 
     online = True
     stackable = True
@@ -33,6 +37,7 @@ class Truncated(Estimator):
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 0:
             raise SettingError(f"`k` must be a whole number ≥ 0, got {self.k!r}")
+        check_segment(self.segment)
 
     @property
     def direct(self) -> bool:  # type: ignore[override]
@@ -51,10 +56,6 @@ class Truncated(Estimator):
         """Return t − k, or the start of the round."""
         return max(0, t - self.k)
 
-    def memory(self, inner_steps: int) -> int:
-        """Return k: as many past iterates are kept."""
-        return self.k
-
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
         """Raise where k is larger than T, or the dynamics cannot be differentiated."""
         if self.k > inner_steps:
@@ -63,33 +64,50 @@ class Truncated(Estimator):
 
     def start(self, trajectory: Trajectory, tape: Tape) -> Running:
         """Return the estimator at work."""
-        return _Running(self.k, trajectory, tape)
+        return _Running(self, trajectory, tape)
 
 
 class _Running(Running):
-    def __init__(self, k: int, trajectory: Trajectory, tape: Tape) -> None:
-        self._k, self._trajectory, self._tape = k, trajectory, tape
+    def __init__(self, settings: Truncated, trajectory: Trajectory, tape: Tape) -> None:
+        self._k, self._trajectory, self._tape = settings.k, trajectory, tape
         self._sum = zeros_like(tape.hyper)
-        self.by_params = k > 0
+        self._segment = root_segment(settings.segment, settings.k)
+        self._steps = Segments(trajectory, self._segment, settings.k)
+        self.by_params = settings.k > 0
 
     def observe(self, record: Record, seen: Observation) -> Params:
         assert seen.by_hyper is not None
+        if not self._steps:  # every summand goes back over the last k steps: cheapest from states that are all there
+            self._steps = Segments(self._trajectory, 1, self._k)
         found = seen.by_hyper
         if self._k:
             assert seen.by_params is not None
-            found = add(found, sweep(self._trajectory, self._tape, Adjoint(seen.by_params, {}), self._k))
-        for name, value in self._sum.items():
-            value.add_(found[name])
+            found = add(found, self._sweep(seen.by_params))
+        add_(self._sum, found)
         return found
 
     def jumped(self, direct: Params) -> None:
         if direct:
             self._sum = direct
 
+    def moved(self, record: Record) -> None:
+        if self._k:
+            self._steps.append(record)
+
+    @property
+    def keeps_graph(self) -> bool:
+        total = self._tape.inner_steps
+        return self._tape.length >= max(total - self._k, last_segment(0, self._segment, total))
+
     def path(self) -> Params:
         return self._sum
 
     def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
-        if not self._k:
-            return final.by_hyper
-        return add(final.by_hyper, sweep(self._trajectory, self._tape, Adjoint(final.by_params, {}), self._k))
+        return add(final.by_hyper, self._sweep(final.by_params)) if self._k else final.by_hyper
+
+    def _sweep(self, by_params: Params) -> Params:
+        """Take a derivative at the present iterate back through the last k steps."""
+        kept = len(self._steps)
+        span = range(max(0, kept - self._k), kept)
+        to_start = self._k >= self._tape.length
+        return sweep(self._tape, self._steps, span, Adjoint(by_params, {}), to_start=to_start)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.base import Estimator, Running, Tape
+from pactune.hypergradient.base import Estimator, Running, Tape, sweep
+from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
 from pactune.trees import Params, add, zeros_like
 
@@ -17,20 +18,25 @@ __all__ = ["Windowed"]
 class Windowed(Estimator):
     """Cut the trajectory into windows of w steps and differentiate fully inside each.
 
-    The first iterate of a window is held fixed. w = inner_steps is the exact gradient in time O(mT); memory O(mw).
-    The risk at θ_T is differentiated through the last window.
+    The first iterate of a window is held fixed. w = inner_steps is the exact gradient in time O(mT). The risk at θ_T is
+    differentiated through the last window. Inside a window a state is kept at every `segment`-th step, and the steps
+    between are run again on the way back: memory O(m√w) for the risk; the regularizer also keeps the derivative of
+    every summand, O(mw).
 
     Args:
         w: steps per window, at least 1.
+        segment: steps between two states that are kept, None for ⌈√w⌉.
     """
 
     w: int
+    segment: int | None = field(default=None, repr=False)
 
     stackable = True
 
     def __post_init__(self) -> None:
         if isinstance(self.w, bool) or not isinstance(self.w, int) or self.w < 1:
             raise SettingError(f"`w` must be a whole number ≥ 1, got {self.w!r}")
+        check_segment(self.segment)
 
     def unseen(self, inner_steps: int) -> int:
         """Return the start of the last window."""
@@ -52,16 +58,17 @@ class Windowed(Estimator):
 
     def start(self, trajectory: Trajectory, tape: Tape) -> Running:
         """Return the estimator at work."""
-        return _Running(self.w, trajectory, tape)
+        return _Running(self, trajectory, tape)
 
 
 class _Running(Running):
     by_params = True
 
-    def __init__(self, w: int, trajectory: Trajectory, tape: Tape) -> None:
-        self._w, self._trajectory, self._tape = w, trajectory, tape
+    def __init__(self, settings: Windowed, trajectory: Trajectory, tape: Tape) -> None:
+        self._w, self._tape = settings.w, tape
         self._sum = zeros_like(tape.hyper)
-        self._window: list[Record] = []
+        self._segment = root_segment(settings.segment, settings.w)
+        self._window = Segments(trajectory, self._segment)
         self._sources: list[Params] = []
         self._first = True
 
@@ -84,31 +91,28 @@ class _Running(Running):
             self._close_full_window()
         self._window.append(record)
 
+    @property
+    def keeps_graph(self) -> bool:
+        total = self._tape.inner_steps
+        window = self._w * ((total - 1) // self._w)
+        return self._tape.length >= last_segment(window, self._segment, total)
+
     def path(self) -> Params:
         if not self._sources:
             return self._sum
         *earlier, last = self._sources
-        return add(self._sum, self._sweep(Adjoint(last, {}), self._window[: len(earlier)], earlier))
+        return add(self._sum, self._sweep(last, len(earlier), earlier))
 
     def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
-        return add(final.by_hyper, self._sweep(Adjoint(final.by_params, {}), self._window, []))
+        return add(final.by_hyper, self._sweep(final.by_params, len(self._window), []))
 
     def _close_full_window(self) -> None:
         if len(self._window) == self._w:
             self._sum = self.path()
-            self._window, self._sources, self._first = [], [], False
+            self._window.clear()
+            self._sources, self._first = [], False
 
-    def _sweep(self, adjoint: Adjoint, records: list[Record], sources: list[Params]) -> Params:
-        """Go back over `records`; at each iterate its own summand's derivative joins the adjoint."""
-        total = zeros_like(self._tape.hyper)
-        to_start = self._first and self._tape.drawn is not None and self._trajectory.problem.has_initial
-        for i in reversed(range(len(records))):
-            by_hyper, before = self._trajectory.pull_back(records[i], adjoint, to_state=i > 0 or to_start)
-            total = add(total, by_hyper)
-            if before is not None:
-                joined = add(before.params, sources[i]) if sources else before.params
-                adjoint = Adjoint(joined, before.slots)
-        if to_start and self._tape.drawn is not None:
-            start = self._trajectory.pull_back_initial(self._tape.drawn, self._tape.hyper, adjoint.params)
-            total = add(total, start)
-        return total
+    def _sweep(self, by_params: Params, count: int, sources: list[Params]) -> Params:
+        """Go back from θ_count of the window to its start; at each iterate its own summand's derivative joins."""
+        adjoint = Adjoint(by_params, {})
+        return sweep(self._tape, self._window, range(count), adjoint, to_start=self._first, sources=sources)
