@@ -267,6 +267,7 @@ def _fused_steps(line: _Line) -> Program:
     """Return steps that are compiled one by one; all of one kind share a program."""
     segment, (carry_shape, hyper_shape, outside_shape) = line.segment, line.shapes
     known: dict[tuple[Any, ...], Program] = {}
+    stacked = bool(segment.trajectory.problem.runs)
     count = len(carry_shape.tensors)
 
     def program(*tensors: Tensor) -> Sequence[Tensor]:
@@ -278,7 +279,7 @@ def _fused_steps(line: _Line) -> Program:
             if key not in known:
                 step = Segment(segment.trajectory, (measured,), derived=segment.derived)
                 example = [*flat, *hyper, *met]
-                graph = trace(as_flat(step, (carry_shape, hyper_shape, shape)), example)
+                graph = trace(as_flat(step, (carry_shape, hyper_shape, shape)), example, turn=stacked)
                 known[key] = torch.compile(graph, fullgraph=True, dynamic=False)
             flat = list(known[key](*flat, *hyper, *met))
         return flat
