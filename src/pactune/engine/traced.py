@@ -130,7 +130,7 @@ class Traced(Engine):
 
 @dataclass
 class Compiled(Traced):
-    """The recorded steps, compiled into fused kernels by `torch.compile`.
+    """The recorded steps, compiled into fused kernels by the compiler behind `torch.compile`.
 
     Pays for small models that make very many steps: compiling takes the better part of a minute and needs a C++
     compiler. The kernels differ from the eager ones, so the numbers agree to rounding and not bit for bit.
@@ -147,7 +147,10 @@ class Compiled(Traced):
     def _build(self, graph: fx.GraphModule, example: Flat, steps: int) -> Program:
         if steps < self.steps:
             return super()._build(graph, example, steps)  # the few steps that are left over are not worth compiling
-        program: Program = torch.compile(graph, fullgraph=True, dynamic=False)
+        from torch._inductor import compile as compile_graph  # takes seconds to import
+
+        with torch.no_grad():
+            program: Program = compile_graph(graph, list(example))  # without the guards of `torch.compile`
         return program
 
 

@@ -1,0 +1,135 @@
+"""What a regularized inner step costs on a CUDA device: ResNet-18 alone and ten at once, and a grid of linear models.
+
+    python benchmarks/gpu.py [--output gpu.json]
+
+Each line is measured in one run with the plain eager training step (`torch.optim.Adam`) as its unit. A round includes
+its end: the last step is differentiated (T1–T2) and runs eagerly. Compile and capture time are reported apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from measuring import machine, write
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import pactune as pt
+from pactune.engine import Captured, Eager, Engine, Runner
+from pactune.experiments.models import make_model
+
+FAST = {"tf32": True, "channels_last": True}
+ENGINES: dict[str, tuple[Engine, int, int]] = {  # engine, runs at once, inner steps of a round
+    "eager": (Eager(), 1, 31),
+    "captured": (Captured(), 1, 1001),
+    "captured, channels last, TF32": (Captured(**FAST), 1, 1001),
+    "the same, updates fused": (Captured(fuse="updates", **FAST), 1, 1001),
+    "the same, bfloat16": (Captured(fuse="updates", autocast="bfloat16", **FAST), 1, 1001),
+    "10 runs, channels last, TF32, updates fused": (Captured(steps=10, fuse="updates", **FAST), 10, 1001),
+}
+
+
+def tuner(model: nn.Module, shape: tuple[int, ...], steps: int, seed: int = 0, zeta: float = 1e-6) -> pt.Tuner:
+    """Return the paper's setting on 50 + 50 images of noise."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.rand(100, *shape, generator=draw).cuda()
+    y = torch.randint(0, 10, (100,), generator=draw).cuda()
+    hyper = pt.WeightDecay(model)
+    problem = pt.Problem(model, hyper, train=(x[:50], y[:50]), valid=(x[50:], y[50:]), loss=cross_entropy)
+    outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
+    inner, objective = pt.Adam(lr=1e-4), pt.PACBayes(zeta=zeta)
+    return pt.Tuner(problem, inner=inner, inner_steps=steps, outer=outer, objective=objective, seed=seed)
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    """Return the wall-clock time of a call, with everything on the device done."""
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def plain_step() -> float:
+    """Return the milliseconds of a plain eager training step of ResNet-18."""
+    model = make_model("resnet18", (1, 28, 28), seed=0).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    x, y = torch.rand(50, 1, 28, 28).cuda(), torch.randint(0, 10, (50,)).cuda()
+
+    def run() -> None:
+        for _ in range(30):
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    run()
+    return min(seconds(run) for _ in range(3)) / 30 * 1e3
+
+
+def resnet18() -> dict[str, Any]:
+    """Measure every engine on ResNet-18."""
+    unit = plain_step()
+    found: dict[str, Any] = {"plain eager step, ms": round(unit, 2)}
+    for name, (engine, count, steps) in ENGINES.items():
+        tuners = [
+            tuner(make_model("resnet18", (1, 28, 28), seed=i).cuda(), (1, 28, 28), steps, i) for i in range(count)
+        ]
+        pairs = [(one, one.plan(1e-6)) for one in tuners]
+        runner = Runner(engine)
+
+        def run(runner: Runner = runner, pairs: list[Any] = pairs) -> None:
+            runner.run([one.lane.job(plan, one.problem.hyperparameters()) for one, plan in pairs])
+
+        first = seconds(run)
+        each = seconds(run) / (steps * count) * 1e3
+        found[name] = {
+            "ms per run and step": round(each, 3),
+            "÷ plain": round(each / unit, 3),
+            "seconds of the first round": round(first, 1),
+        }
+        print(name, found[name], flush=True)
+        del tuners, pairs, runner, run
+        gc.collect()
+        torch.cuda.empty_cache()
+    return found
+
+
+def linear_grid(outer_steps: int = 100) -> dict[str, Any]:
+    """Run 9 ζ × 5 seeds of linear classifiers for 100 outer steps of 1000."""
+
+    def build(zeta: float, seed: int) -> pt.Tuner:
+        torch.manual_seed(seed)
+        return tuner(nn.Linear(784, 10).cuda(), (784,), 1000, seed, zeta)
+
+    cells = {"zeta": [0.0, *(10.0**-k for k in range(3, 11))], "seed": list(range(5))}
+    found = {}
+    for name, engine in (("captured", Captured(steps=50)), ("steps fused", Captured(steps=50, fuse="steps"))):
+
+        def run(engine: Engine = engine) -> None:
+            pt.fit_grid(build, cells, outer_steps=outer_steps, plain_steps=0, engine=engine)
+
+        found[name] = {"seconds": round(seconds(run), 1), "outer steps": outer_steps}
+        print(name, found[name], flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure all and keep the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", default="gpu.json", help="name under benchmarks/results")
+    options = parser.parse_args()
+    results = {"machine": {**machine(), "device": torch.cuda.get_device_name()}}
+    results["ResNet-18, 50 + 50 images of 28 × 28"] = resnet18()
+    results["linear 784 × 10, 9 ζ × 5 seeds"] = linear_grid()
+    write(options.output, results)
+    print(json.dumps(results, indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
