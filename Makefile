@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types check docs bench bench-memory bench-scaling bench-selection bench-unroll faults build clean
+.PHONY: demo test lint types check docs bench bench-gpu bench-memory bench-scaling bench-selection bench-steps bench-unroll faults build clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,7 +27,13 @@ types: $(STAMP)
 check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-bench: bench-memory bench-scaling bench-selection bench-unroll
+bench: bench-memory bench-scaling bench-selection bench-steps bench-unroll
+
+bench-steps: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/steps.py
+
+bench-gpu: $(STAMP)
+	$(BIN)/python benchmarks/gpu.py
 
 bench-memory: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
