@@ -94,7 +94,7 @@ def histories(one: pt.Tuner, other: pt.Tuner, outer_steps: int = 3) -> tuple[Any
 def test_traced_steps_are_the_eager_steps_bit_for_bit(problem: str) -> None:
     eager, traced = histories(
         tuner("eager", dtype=torch.float32, **PROBLEMS[problem]),
-        tuner(Traced(steps=4), dtype=torch.float32, **PROBLEMS[problem]),
+        tuner(Traced(steps=2), dtype=torch.float32, **PROBLEMS[problem]),
     )
     assert eager.equals(traced)
 
@@ -137,12 +137,12 @@ def test_options_of_the_captured_engine_keep_the_numbers(engine: Engine) -> None
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_chains_at_once_are_chains_one_by_one(problem: str) -> None:
     setting = {"restart": True, "chains": 3, **PROBLEMS[problem]}
-    eager, stacked = histories(tuner("eager", **setting), tuner(Traced(steps=4), **setting), outer_steps=2)
+    eager, stacked = histories(tuner("eager", **setting), tuner(Traced(steps=2), **setting), outer_steps=2)
     torch.testing.assert_close(torch.tensor(stacked.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
 
 
 def test_recording_is_used_and_not_the_fallback(caplog: pytest.LogCaptureFixture) -> None:
-    engine = Traced(steps=4)
+    engine = Traced(steps=2)
     with caplog.at_level(logging.INFO, "pactune.engine"):
         tuner(engine).fit(2)
     assert not caplog.messages

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pactune.callbacks import Callback
 from pactune.data import Source, as_source
-from pactune.engine import Job, Lane, Outcome, Plan, Runner
+from pactune.engine import Job, Lane, Outcome, Plan, Question, Runner
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
@@ -28,8 +28,8 @@ __all__ = ["Choice", "Fit", "FitSettings", "Keep"]
 Keep = Literal["last", "best-objective"]
 KEEP: tuple[Keep, ...] = ("last", "best-objective")
 T = TypeVar("T")
-Rounds = Generator[Job, Outcome, T]
-"""Code that asks for rounds, is given their outcomes, and returns a T. Who runs the rounds decides how."""
+Rounds = Generator[Job | Question, Any, T]
+"""Code that asks for rounds and evaluations, is given what they find, and returns a T. Who runs them decides how."""
 PLAIN = ValidationRisk()
 
 
@@ -84,14 +84,14 @@ class Kept(NamedTuple):
 
 
 def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
-    """Run several runs in step: of the rounds they ask for, those of one kind together.
+    """Run several runs in step: of what they ask for, what is of one kind together.
 
     Whatever happens in a round happens where it was asked for.
     """
     ended: dict[int, T] = {}
-    waiting: dict[int, Job] = {}
+    waiting: dict[int, Job | Question] = {}
 
-    def go_on(index: int, step: Callable[[], Job]) -> None:
+    def go_on(index: int, step: Callable[[], Job | Question]) -> None:
         try:
             waiting[index] = step()
         except StopIteration as end:
@@ -100,11 +100,11 @@ def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
     for index, run in enumerate(runs):
         go_on(index, partial(next, run))
     while waiting:
-        tuned = [index for index, job in waiting.items() if job.plan.derivatives]
-        group = tuned or list(waiting)
-        jobs = [waiting.pop(index) for index in group]
+        first = min(_turn(asked) for asked in waiting.values())
+        group = [index for index, asked in waiting.items() if _turn(asked) == first]
+        asked = [waiting.pop(index) for index in group]
         try:
-            outcomes = runner.run(jobs)
+            outcomes = _answers(asked, runner)
         except BaseException as error:
             for index in group:
                 go_on(index, partial(runs[index].throw, error))
@@ -112,6 +112,17 @@ def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
             for index, outcome in zip(group, outcomes, strict=True):
                 go_on(index, partial(runs[index].send, outcome))
     return [ended[index] for index in range(len(runs))]
+
+
+def _turn(asked: Job | Question) -> int:
+    """Return which kind of request comes first: tuned rounds, then evaluations, then plain rounds."""
+    return 1 if isinstance(asked, Question) else 0 if asked.plan.derivatives else 2
+
+
+def _answers(asked: Sequence[Job | Question], runner: Runner) -> Sequence[Outcome | dict[str, float]]:
+    """Answer requests of one kind."""
+    questions = [one for one in asked if isinstance(one, Question)]
+    return runner.evaluate(questions) if questions else runner.run([one for one in asked if isinstance(one, Job)])
 
 
 class Fit:
@@ -208,9 +219,10 @@ class Fit:
         tuner.set_pending(outcome.gradient(self.plan.zeta))
         yield from self.plain.follow(tuner.lane)
         tuner.publish(tuner.lane)
+        measured = (yield from evaluations(tuner, self.test)) if self.settings.evaluate else {}
         row: Row = {
             "outer_step": tuner.lane.rounds,
-            **(evaluations(tuner, self.test) if self.settings.evaluate else {}),
+            **measured,
             "risk": value.risk,
             "regularizer": value.regularizer,
             "objective": value.total,
@@ -342,7 +354,8 @@ class _PlainRun:
         row: Row = {"outer_step": self._lane.rounds}
         try:
             tuner.publish(self._lane)
-            row |= tuner.team.numbers_from_leader(evaluations(tuner, self._test) if self._settings.evaluate else {})
+            measured = (yield from evaluations(tuner, self._test)) if self._settings.evaluate else {}
+            row |= tuner.team.numbers_from_leader(measured)
             for listener in self._settings.callbacks:
                 listener.on_plain_step(tuner, row)
         finally:
@@ -372,11 +385,9 @@ def _without_path(plan: Plan) -> Plan:
     return replace(plan, trajectory=replace(plan.trajectory, objective=PLAIN), derivatives=False)
 
 
-def evaluations(tuner: Tuner, test: Source | None) -> Row:
-    """Evaluate the user's model on every data set, in `eval()` mode, and measure ‖θ‖."""
+def evaluations(tuner: Tuner, test: Source | None) -> Rounds[Row]:
+    """Ask for the evaluation of the user's model on every data set, in `eval()` mode, and measure ‖θ‖."""
     problem = tuner.problem
-    columns: Row = {"weight_norm": float(norm(problem.parameters()))}
-    for prefix, source in (("train", problem.train), ("valid", problem.valid), ("test", test)):
-        if source is not None:
-            columns |= problem.evaluate(source).columns(prefix)
-    return columns
+    sources = {"train": problem.train, "valid": problem.valid, **({} if test is None else {"test": test})}
+    columns: dict[str, float] = yield Question(problem, sources)
+    return {"weight_norm": float(norm(problem.parameters())), **columns}

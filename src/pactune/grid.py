@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.callbacks import Callback, as_callbacks, progress_for
+from pactune.data import as_source
 from pactune.engine import Engine, Runner, as_engine
 from pactune.errors import SettingError
 from pactune.fitting import Fit, FitSettings, Keep, drive
@@ -112,6 +113,8 @@ def fit_grid(
     tuners = [_built(build, cell) for cell in cells]
     _check_apart(tuners)
     runner = Runner(as_engine(engine, tuners[0].problem))
+    if test is not None and not callable(test):
+        test = as_source(test, role="test", device=tuners[0].problem.device)  # one for all, so that it is read once
     with progress_for(progress, total=outer_steps * len(cells)) as shown:
         listeners = (*as_callbacks(callbacks), shown)
         fits = []

@@ -321,10 +321,28 @@ class Problem:
 
         In the general form the training set is evaluated by `train_loss`, whose batches may be of another structure.
         """
-        general = source is self.train and self._train_loss is not None
-        closure = self._train_closure if general else self._valid_closure
+        closure = self._train_closure if self.is_general(source) else self._valid_closure
         with evaluating(self.model, self.device):
             return self._average(source.evaluation(), closure)
+
+    def readings(self, params: Params, hyper: Params, buffers: Params, batch: Batch, *, general: bool) -> Params:
+        """Return what `evaluate` averages, for one batch at given tensors; `general` asks for the training loss.
+
+        A pure function, for many runs at once. The model must be in `eval()` mode.
+        """
+        closure = self._train_closure if general else self._valid_closure
+
+        def read() -> Params:
+            metrics = self._metrics(self.model, batch.data) if self._metrics else {}
+            found = {"": closure(self.model, self.hyper, batch), **metrics}
+            return {name: torch.as_tensor(value) for name, value in found.items()}
+
+        names = self._names
+        return call_with([(names.params, params), (names.hyper, hyper), (names.buffers, buffers)], read)
+
+    def is_general(self, source: Source) -> bool:
+        """Whether a data set is evaluated by the training loss: the training set in the general form."""
+        return source is self.train and self._train_loss is not None
 
     def row_losses(self, source: Source) -> Tensor:
         """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from pactune.data import Source
 from pactune.hypergradient.base import Estimator
 from pactune.hypergradient.trajectory import InnerState, Tick, Trajectory
+from pactune.problem import Problem
 from pactune.trees import Params, axpy
 
-__all__ = ["Job", "OnStep", "Outcome", "Plan", "Ticks"]
+__all__ = ["Job", "OnStep", "Outcome", "Plan", "Question", "Ticks"]
 
 Ticks = Callable[[int], Sequence[Tick]]
 OnStep = Callable[[Params], None]
@@ -70,6 +72,18 @@ class Job(NamedTuple):
     drawn: Sequence[Params] | None = None
     on_step: OnStep | None = None
     phase: int = 0
+
+
+class Question(NamedTuple):
+    """The models of a run, as they stand, are to be evaluated.
+
+    Attributes:
+        problem: the model and how it is judged.
+        sources: data sets by the beginning of their columns' names.
+    """
+
+    problem: Problem
+    sources: dict[str, Source]
 
 
 class Outcome(NamedTuple):

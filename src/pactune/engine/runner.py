@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pactune.engine.base import Engine, log
 from pactune.engine.chain import ChainEnd
 from pactune.engine.eager import Eager
-from pactune.engine.plan import Job, Outcome
+from pactune.engine.plan import Job, Outcome, Question
 from pactune.engine.rounds import combine, run_chains
 from pactune.engine.stack import Stack, stack_refusal
+from pactune.engine.stacked import evaluate_stacked
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem import Evaluation
 
 __all__ = ["Runner"]
 
@@ -29,6 +31,7 @@ class Runner:
     engine: Engine = field(default_factory=Eager)
 
     _stacks: dict[tuple[int, ...], tuple[Stack | None, list[Trajectory]]] = field(default_factory=dict, init=False)
+    _joined: set[tuple[int, ...]] = field(default_factory=set, init=False)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run one round of every job."""
@@ -36,11 +39,30 @@ class Runner:
         pairs = zip(jobs, ends, strict=True)
         return [combine(job.plan, found, online=job.on_step is not None) for job, found in pairs]
 
+    def evaluate(self, questions: Sequence[Question]) -> list[dict[str, float]]:
+        """Evaluate the model of every question, all at once where their rounds are stacked; return their columns."""
+        names = list(questions[0].sources)
+        together = tuple(id(question.problem) for question in questions) in self._joined
+        if together and all(list(question.sources) == names for question in questions):
+            try:
+                return self._evaluate_stacked(questions, names)
+            except Exception as error:  # a metric may do anything that vmap does not know
+                log.info("models are evaluated one by one: %s: %s", type(error).__name__, error)
+                self._joined.clear()
+        return [_columns({n: q.problem.evaluate(s) for n, s in q.sources.items()}) for q in questions]
+
+    @staticmethod
+    def _evaluate_stacked(questions: Sequence[Question], names: Sequence[str]) -> list[dict[str, float]]:
+        problems = [question.problem for question in questions]
+        found = {name: evaluate_stacked(problems, [q.sources[name] for q in questions]) for name in names}
+        return [_columns({name: found[name][i] for name in names}) for i in range(len(questions))]
+
     def _ends(self, jobs: Sequence[Job]) -> list[list[ChainEnd]]:
         chains = sum(len(job.states) for job in jobs)
         stack = self._stack(jobs) if chains > 1 and not isinstance(self.engine, Eager) else None
         if stack is None:
             return run_chains(jobs, self.engine)
+        self._joined.add(tuple(id(job.plan.trajectory.problem) for job in jobs))
         ((end,),) = run_chains([stack.join(jobs)], self.engine)
         return stack.split(jobs, end)
 
@@ -53,6 +75,10 @@ class Runner:
                 del self._stacks[next(iter(self._stacks))]
             self._stacks[key] = (_try_stack(jobs), trajectories)  # kept alive, so that no other object gets its number
         return self._stacks[key][0]
+
+
+def _columns(found: Mapping[str, Evaluation]) -> dict[str, float]:
+    return {column: value for name, one in found.items() for column, value in one.columns(name).items()}
 
 
 def _try_stack(jobs: Sequence[Job]) -> Stack | None:

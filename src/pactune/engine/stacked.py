@@ -15,12 +15,13 @@ from torch import Tensor
 
 from pactune.data import Batch, Source
 from pactune.data.source import map_tensors
+from pactune.modules import evaluating
 from pactune.objectives.base import Measured, Objective, PathContext
-from pactune.problem import Problem
+from pactune.problem import Evaluation, Problem
 from pactune.streams import Streams
 from pactune.trees import Params, leaves, split
 
-__all__ = ["Joiner", "StackedObjective", "StackedProblem", "stack", "take"]
+__all__ = ["Joiner", "StackedObjective", "StackedProblem", "evaluate_stacked", "stack", "take"]
 
 
 def stack(trees: Sequence[Params]) -> Params:
@@ -138,6 +139,38 @@ class StackedProblem(Problem):
         values, after = torch.vmap(one, in_dims=axes)(params, hyper, buffers, batch.data, batch.numbers)
         buffers.update(after)
         return values
+
+
+def evaluate_stacked(problems: Sequence[Problem], sources: Sequence[Source]) -> list[Evaluation]:
+    """Evaluate the models of many problems as they stand, each on its own data set, as `Problem.evaluate` does.
+
+    A data set that all share, the same object for each, is read once.
+    """
+    first, join = problems[0], Joiner()
+    general = [problem.is_general(source) for problem, source in zip(problems, sources, strict=True)]
+    params, hyper = stack([p.parameters() for p in problems]), stack([p.hyperparameters() for p in problems])
+    buffers = stack([p.buffers() for p in problems])
+    shared = all(source is sources[0] for source in sources)
+    parts = [source.evaluation() for source in (sources[:1] if shared else sources)]
+    rows, sums = 0, dict[str, Tensor]()
+    with evaluating(first.model, first.device):
+        for batches in zip(*parts, strict=True):
+            batch = batches[0] if shared else join(batches)
+
+            def one(params: Params, hyper: Params, buffers: Params, data: Any, numbers: Any, rows: int) -> Params:
+                return first.readings(params, hyper, buffers, Batch(data, rows, numbers), general=general[0])
+
+            along = 0 if batch.stacked else None
+            axes = (0, 0, 0, along, along if batch.numbers is not None else None, None)
+            found = torch.vmap(one, in_dims=axes)(params, hyper, buffers, batch.data, batch.numbers, batch.rows)
+            rows += batch.rows
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0.0) + batch.rows * value.double()
+    means = {name: (value / rows).tolist() for name, value in sums.items()}
+    return [
+        Evaluation(means[""][i], {name: values[i] for name, values in means.items() if name})
+        for i in range(len(problems))
+    ]
 
 
 def _widened(factor: Tensor, like: Tensor) -> Tensor:

@@ -1,0 +1,185 @@
+"""A grid at once gives what its cells give one by one."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import pactune as pt
+from pactune.engine import Traced
+from pactune.tracking import read_journal
+
+GRID = {"zeta": [0.0, 0.05], "seed": [0, 1]}
+STEPS = 3
+
+
+def sample(seed: int, rows: int = 40) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 6, generator=draw, dtype=torch.float64), torch.randint(0, 3, (rows,), generator=draw)
+
+
+def build(zeta: float, seed: int, **changes: Any) -> pt.Tuner:
+    """Return a tuner whose data depend on the seed."""
+    torch.manual_seed(seed)
+    model = changes.pop("model", lambda: nn.Linear(6, 3))().double()
+    hyper = changes.pop("hyper", pt.WeightDecay)(model).double()
+    x, y = sample(seed % 2)
+    problem = pt.Problem(
+        model,
+        hyper,
+        train=(x[:20], y[:20]),
+        valid=(x[20:], y[20:]),
+        batch_size=changes.pop("batch_size", None),
+        **changes.pop("losses", {"loss": cross_entropy}),
+    )
+    settings = {"inner": pt.Adam(lr=1e-2), "inner_steps": 12, "objective": pt.PACBayes(zeta=zeta), **changes}
+    return pt.Tuner(problem, outer=torch.optim.RMSprop(hyper.parameters(), lr=1e-2), seed=seed, **settings)
+
+
+def weighted_loss(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1]) * (1 + hyper.values["all"] ** 2)
+
+
+def general_loss(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1])
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "decay": {},
+    "per tensor": {"hyper": lambda model: pt.WeightDecay(model, per="tensor", init=0.01)},
+    "network, mini-batches": {
+        "model": lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
+        "batch_size": 8,
+    },
+    "chains": {"chains": 3, "inner": pt.Langevin(0.1, 1000.0)},
+    "online": {"online": True},
+    "restart": {"restart": True},
+    "K = 2": {"path_hypergradient": pt.Truncated(2)},
+    "windows": {"path_hypergradient": pt.Windowed(4), "hypergradient": pt.Windowed(4)},
+    "stride": {"path_stride": 4},
+    "BatchNorm": {"model": lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))},
+    "dropout": {"model": lambda: nn.Sequential(nn.Dropout(0.2), nn.Linear(6, 3))},
+    "general form": {
+        "losses": {"train_loss": weighted_loss, "valid_loss": general_loss},
+        "hyper": lambda model: pt.WeightDecay(model, per="global", init=0.1),
+    },
+    "example weights": {"hyper": lambda model: pt.ExampleWeights(20)},
+    "rates": {"hyper": lambda model: pt.LearningRates(model, per="tensor"), "path_hypergradient": pt.Truncated(1)},
+}
+
+
+def table(result: pt.Result) -> tuple[list[str], Tensor]:
+    frame = result.history.drop(columns="seconds")
+    return list(frame.columns), torch.tensor(frame.values)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_at_once_is_one_by_one(case: str) -> None:
+    test = sample(7, 1500)
+    found = pt.fit_grid(
+        lambda **cell: build(**cell, **CASES[case]),
+        GRID,
+        outer_steps=STEPS,
+        test=test,
+        engine=Traced(steps=2),
+        progress=False,
+    )
+    assert found.cells == [{"zeta": z, "seed": s} for z in GRID["zeta"] for s in GRID["seed"]]
+    for cell, result in zip(found.cells, found.results, strict=True):
+        alone = build(**cell, **CASES[case], engine="eager").fit(STEPS, test=test, progress=False)
+        names, values = table(alone)
+        grid_names, grid_values = table(result)
+        assert grid_names == names
+        torch.testing.assert_close(grid_values, values, rtol=1e-9, atol=1e-11)
+        plain = torch.tensor(alone.plain.values), torch.tensor(result.plain.values)
+        torch.testing.assert_close(*plain, rtol=1e-9, atol=1e-11)
+        for name, value in alone.model.state_dict().items():
+            torch.testing.assert_close(result.model.state_dict()[name], value, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(("case", "stacked"), [("decay", True), ("BatchNorm", False), ("dropout", False)])
+def test_what_is_stacked(case: str, stacked: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        pt.fit_grid(
+            lambda **cell: build(**cell, **CASES[case]), GRID, outer_steps=1, engine=Traced(steps=2), progress=False
+        )
+    assert any("not stacked" in message for message in caplog.messages) != stacked
+
+
+def test_cells_that_differ_in_more_than_values_run_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    def mixed(zeta: float, seed: int) -> pt.Tuner:
+        return build(zeta, seed, inner=pt.Adam(lr=1e-2 * (1 + seed)))
+
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        found = pt.fit_grid(mixed, GRID, outer_steps=2, engine=Traced(steps=2), progress=False)
+    assert any("differ in more than" in message for message in caplog.messages)
+    alone = mixed(0.05, 1).fit(2, progress=False)
+    torch.testing.assert_close(table(found.results[-1])[1], table(alone)[1], rtol=1e-9, atol=1e-11)
+
+
+def test_history_has_a_column_for_every_key() -> None:
+    found = pt.fit_grid(build, GRID, outer_steps=2, progress=False)
+    assert list(found.history.columns[:3]) == ["zeta", "seed", "outer_step"]
+    assert len(found.history) == len(found.plain) == 8
+    assert found.history.groupby(["zeta", "seed"]).size().eq(2).all()
+
+
+def test_a_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    reference = pt.fit_grid(build, GRID, outer_steps=4, progress=False)
+    pt.fit_grid(build, GRID, outer_steps=2, run_dir=tmp_path, progress=False)
+    resumed = pt.fit_grid(build, GRID, outer_steps=4, run_dir=tmp_path, resume=True, progress=False)
+    for one, other in zip(reference.results, resumed.results, strict=True):
+        assert table(one)[1].tolist() == table(other)[1].tolist()
+    folder = tmp_path / "zeta=0.05,seed=1"
+    rows = [line["outer_step"] for line in read_journal(folder) if line["kind"] == "row"]
+    assert rows == [1, 2, 3, 4]
+
+
+def test_a_cell_that_diverges_leaves_the_others_alone() -> None:
+    def wild(zeta: float, seed: int) -> pt.Tuner:
+        tuner = build(zeta, seed, inner=pt.SGD(0.1))
+        if seed == 1:
+            with torch.no_grad():
+                tuner.problem.model.weight.fill_(1e300)
+        return tuner
+
+    found = pt.fit_grid(wild, GRID, outer_steps=3, progress=False)
+    status = {
+        (cell["zeta"], cell["seed"]): result.status for cell, result in zip(found.cells, found.results, strict=True)
+    }
+    assert {cell for cell, words in status.items() if words == "diverged"} == {(0.0, 1), (0.05, 1)}
+    alone = wild(0.05, 0).fit(3, progress=False)
+    torch.testing.assert_close(table(found.results[-2])[1], table(alone)[1], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"zeta": 1.0, "seed": [0]}, "list of values"),
+        ({"zeta": [], "seed": [0]}, "no cell"),
+        ([], "no cell"),
+        (3, "dict of lists or a list of dicts"),
+        ([{"zeta": 0.0, "seed": 0}, {"zeta": 0.0, "seed": 0}], "twice"),
+        ({"zeta": ["auto"], "seed": [0]}, "many runs of its own"),
+    ],
+)
+def test_bad_grids_are_named(grid: Any, words: str) -> None:
+    with pytest.raises(pt.SettingError, match=words):
+        pt.fit_grid(build, grid, outer_steps=1, progress=False)
+
+
+def test_cells_need_models_of_their_own() -> None:
+    shared = build(0.0, 0)
+    with pytest.raises(pt.SettingError, match="new model"):
+        pt.fit_grid(lambda zeta, seed: shared, GRID, outer_steps=1, progress=False)
+
+
+def test_build_must_return_a_tuner() -> None:
+    with pytest.raises(pt.SettingError, match="must return a Tuner"):
+        pt.fit_grid(lambda zeta, seed: None, GRID, outer_steps=1, progress=False)  # type: ignore[arg-type,return-value]
