@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import subprocess
 import sys
@@ -26,9 +27,12 @@ def blocks(page: Path) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.stem)
-def test_code_of_the_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_of_the_page_runs(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if page.stem in NEEDS:
         pytest.importorskip(NEEDS[page.stem])
+    logger = logging.getLogger("pactune")
+    monkeypatch.setattr(logger, "handlers", list(logger.handlers))  # a page may add one
+    monkeypatch.setattr(logger, "level", logger.level)
     namespace: dict[str, object] = {"__name__": f"page_{page.stem}"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
