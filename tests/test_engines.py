@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import shutil
 from collections.abc import Callable
@@ -162,36 +163,31 @@ class Chooser(nn.Module):
         return out if float(out.detach().sum()) > 0 else 2 * out
 
 
-def test_a_model_that_cannot_be_recorded_is_run_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
-    def build(engine: str) -> pt.Tuner:
-        torch.manual_seed(0)
-        net = Chooser().double()
-        hyper = pt.WeightDecay(net)
-        x, y = sample("cpu", torch.float64)
-        problem = pt.Problem(net, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
-        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
+def with_model(net: nn.Module, engine: str) -> pt.Tuner:
+    hyper = pt.WeightDecay(net)
+    x, y = sample("cpu", torch.float64)
+    problem = pt.Problem(net, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
+    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
 
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Chooser, "recording them failed"),
+        (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 3)), "random numbers"),
+    ],
+    ids=["looks at its numbers", "dropout"],
+)
+def test_what_cannot_be_recorded_is_run_step_by_step_with_its_reason(
+    make: Callable[[], nn.Module], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    net = make().double()
     with caplog.at_level(logging.INFO, "pactune.engine"):
-        eager, traced = histories(build("eager"), build("traced"))
+        eager, traced = histories(with_model(copy.deepcopy(net), "eager"), with_model(net, "traced"))
     assert eager.equals(traced)
-    assert any("recording them failed" in message for message in caplog.messages)
-
-
-def test_dropout_is_run_step_by_step_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
-    def build(engine: str) -> pt.Tuner:
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 3)).double()
-        hyper = pt.WeightDecay(net)
-        x, y = sample("cpu", torch.float64)
-        problem = pt.Problem(net, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
-        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
-
-    with caplog.at_level(logging.INFO, "pactune.engine"):
-        eager, traced = histories(build("eager"), build("traced"))
-    assert eager.equals(traced)
-    assert any("random numbers" in message for message in caplog.messages)
+    assert any(reason in message for message in caplog.messages)
 
 
 def test_auto_records_nothing_in_a_short_run() -> None:
