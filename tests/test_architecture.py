@@ -30,7 +30,7 @@ LAYERS = [
     {"callbacks", "plots", "result", "verdict"},
     {"tracking"},
     {"fitting"},
-    {"auto"},
+    {"auto", "settings"},
     {"tuner"},
     {"grid"},
     {"check", "testing"},

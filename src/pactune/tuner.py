@@ -25,6 +25,7 @@ from pactune.objectives import AutoZeta, Objective, PACBayes
 from pactune.parallel import ALONE, Parallel, Team, check_shards
 from pactune.problem import Problem
 from pactune.result import Result
+from pactune.settings import check_settings
 from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run
 from pactune.tracking.recorder import FolderRecorder, Recorder
@@ -112,7 +113,7 @@ class Tuner:
         self.path_estimator = path_hypergradient if path_hypergradient is not None else Truncated(0)
         self.restart, self.online, self.initial = restart, online, initial
         self.path_stride = path_stride
-        self._check_settings()
+        check_settings(self)
         self.runner = Runner(as_engine(engine, problem))
         self.team = _team(parallel, chains, problem.device)
         self.start_hyper = clone(problem.hyperparameters())
@@ -405,55 +406,6 @@ class Tuner:
         self.outer.zero_grad(set_to_none=True)
         self._pending = state["pending"] is not None
         self.fill_gradients(state["pending"] or {})
-
-    # Checks
-
-    def _check_settings(self) -> None:
-        if not isinstance(self.problem, Problem):
-            raise SettingError(f"`problem` must be a Problem, got {type(self.problem).__name__}")
-        for name, value in (
-            ("inner_steps", self.inner_steps),
-            ("chains", self.chains),
-            ("path_stride", self.path_stride),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingError(f"`{name}` must be a whole number ≥ 1, got {value!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise SettingError(f"`seed` must be a whole number, got {self.seed!r}")
-        if not isinstance(self.objective, Objective):
-            raise SettingError(f"`objective` must be PACBayes(...) or another objective, got {self.objective!r}")
-        self.objective.check(self.problem)
-        self._check_outer()
-        self._check_estimators()
-
-    def _check_outer(self) -> None:
-        if not isinstance(self.outer, torch.optim.Optimizer):
-            raise SettingError(f"`outer` must be a torch.optim optimizer, got {type(self.outer).__name__}")
-        held = {id(p) for group in self.outer.param_groups for p in group["params"]}
-        named = dict(self.problem.hyper.named_parameters())
-        missing = [name for name in self.problem.hyperparameters() if id(named[name]) not in held]
-        if missing:
-            raise SettingError(f"`outer` must hold hyper.parameters(); it lacks {', '.join(missing)}")
-
-    def _check_estimators(self) -> None:
-        count = sum(value.numel() for value in self.problem.hyperparameters().values())
-        roles = {"hypergradient": self.risk_estimator, "path_hypergradient": self.path_estimator}
-        for role, estimator in roles.items():
-            if not isinstance(estimator, Estimator):
-                raise SettingError(f"`{role}` must be an estimator such as Truncated(1), got {estimator!r}")
-            estimator.check(role=role, inner_steps=self.inner_steps, dynamics=self.inner, count=count)
-        if self.objective.has_path and not self.path_estimator.for_path:
-            raise SettingError(
-                f"`path_hypergradient={self.path_estimator}` cannot differentiate the regularizer; "
-                "use Truncated, Windowed or ForwardMode"
-            )
-        if self.online and self.objective.has_path and not self.path_estimator.online:
-            raise SettingError(
-                f"`path_hypergradient={self.path_estimator}` is not known at every step, which online=True needs; "
-                "use Truncated or ForwardMode"
-            )
-        if not self.inner.differentiable and self.problem.has_learning_rates:
-            raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
 
 
 def _team(parallel: Parallel | None, chains: int, device: torch.device) -> Team:
