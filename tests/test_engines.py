@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import pactune as pt
 from pactune.engine import Captured, Compiled, Eager, Engine, Traced
@@ -92,12 +93,14 @@ def histories(one: pt.Tuner, other: pt.Tuner, outer_steps: int = 3) -> tuple[Any
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_traced_steps_are_the_eager_steps_bit_for_bit(problem: str) -> None:
-    eager, traced = histories(
-        tuner("eager", dtype=torch.float32, **PROBLEMS[problem]),
-        tuner(Traced(steps=2), dtype=torch.float32, **PROBLEMS[problem]),
-    )
+def test_traced_steps_are_the_eager_steps_bit_for_bit(problem: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        eager, traced = histories(
+            tuner("eager", dtype=torch.float32, **PROBLEMS[problem]),
+            tuner(Traced(steps=2), dtype=torch.float32, **PROBLEMS[problem]),
+        )
     assert eager.equals(traced)
+    assert not caplog.messages  # the steps were recorded, and not run one by one after all
 
 
 @COMPILER
@@ -188,6 +191,34 @@ def test_what_cannot_be_recorded_is_run_step_by_step_with_its_reason(
         eager, traced = histories(with_model(copy.deepcopy(net), "eager"), with_model(net, "traced"))
     assert eager.equals(traced)
     assert any(reason in message for message in caplog.messages)
+
+
+class Backwards(Sampler[int]):
+    """A sampler of the user's own."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(19, -1, -1))
+
+    def __len__(self) -> int:
+        return 20
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_data_that_can_only_be_read_in_order_are_read_once(chains: int, caplog: pytest.LogCaptureFixture) -> None:
+    def build(engine: str) -> pt.Tuner:
+        torch.manual_seed(0)
+        net = nn.Linear(16, 3).double()
+        hyper = pt.WeightDecay(net)
+        x, y = sample("cpu", torch.float64)
+        train = DataLoader(TensorDataset(x[:20], y[:20]), batch_size=5, sampler=Backwards())
+        problem = pt.Problem(net, hyper, train=train, valid=(x[20:], y[20:]), loss=cross_entropy)
+        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine, chains=chains)
+
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        eager, traced = histories(build("eager"), build("traced"))
+    assert eager.equals(traced)
+    assert any("in order" in message for message in caplog.messages)
 
 
 def test_auto_records_nothing_in_a_short_run() -> None:

@@ -187,6 +187,11 @@ class Problem:
         return self._loss is None or bool(self._weighers) or self._names.hyper_inside_model
 
     @property
+    def replayable(self) -> bool:
+        """Whether the mini-batches of a step can be asked for again."""
+        return self.train.replayable and self.valid.replayable
+
+    @property
     def predicts_with_hyper(self) -> bool:
         """Whether λ is a part of the model, so that a prediction depends on it."""
         return self._names.hyper_inside_model

@@ -23,6 +23,8 @@ class LoaderBatches(Source):
     it likes.
     """
 
+    replayable = False
+
     def __init__(self, loader: DataLoader[Any], *, device: torch.device) -> None:
         self._loader, self._device = loader, device
         self._lanes: dict[str, tuple[int, Iterator[Batch]]] = {}

@@ -34,7 +34,13 @@ class Batch(NamedTuple):
 
 
 class Source(ABC):
-    """Where the mini-batches of one data set come from."""
+    """Where the mini-batches of one data set come from.
+
+    Attributes:
+        replayable: whether a step's mini-batch can be asked for again; if not, they are read once and in order.
+    """
+
+    replayable: bool = True
 
     @property
     @abstractmethod
@@ -133,7 +139,7 @@ class _Cast(Source):
     """Another source with its floating-point tensors in another type."""
 
     def __init__(self, source: Source, dtype: torch.dtype) -> None:
-        self._source, self._dtype = source, dtype
+        self._source, self._dtype, self.replayable = source, dtype, source.replayable
 
     @property
     def rows(self) -> int:

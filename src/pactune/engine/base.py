@@ -10,7 +10,9 @@ from typing import NamedTuple
 from pactune.engine.chain import Chain
 from pactune.hypergradient.trajectory import Tick
 
-__all__ = ["Engine", "Track", "log"]
+__all__ = ["ORDERED", "Engine", "Track", "log"]
+
+ORDERED = "a DataLoader with a sampler of its own is read once and in order"
 
 log = logging.getLogger("pactune.engine")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from pactune.data import Batch
-from pactune.engine.base import Track
+from pactune.engine.base import ORDERED, Track
 from pactune.engine.chain import Carry
 from pactune.hypergradient.trajectory import Observation, Pair, Tick, Trajectory
 from pactune.trees import Params, add
@@ -29,6 +29,8 @@ def refusal(track: Track) -> str | None:
         return "an optimizer of torch.optim keeps a state of its own"
     if trajectory.team.shards > 1:
         return "ranks that share a mini-batch talk to each other at every step"
+    if not trajectory.problem.replayable:
+        return ORDERED
     tick = track.ticks(0)
     for role, batch in (("train", tick.train), ("valid", tick.valid)):
         strange = [leaf for leaf in pytree.tree_leaves(batch.data) if not isinstance(leaf, Tensor)]

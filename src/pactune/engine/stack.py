@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from pactune.engine.base import ORDERED
 from pactune.engine.chain import ChainEnd
 from pactune.engine.plan import Job, OnStep
 from pactune.engine.stacked import Joiner, StackedObjective, StackedProblem, stack, take
@@ -94,6 +95,8 @@ def stack_refusal(jobs: Sequence[Job]) -> str | None:
         return "a forward draws random numbers, which are seeded run by run"
     if any(plan.trajectory.team.shards > 1 for plan in plans):
         return "ranks that share a mini-batch talk to each other at every step"
+    if not all(plan.trajectory.problem.replayable for plan in plans):
+        return ORDERED
     slow = next((m for m in trajectory.problem.model.modules() if isinstance(m, SIDE_BY_SIDE)), None)
     if slow is not None:
         return f"a model with {type(slow).__name__} is not faster stacked"
