@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine import Captured, Eager, Engine, Runner
+from pactune.engine import Captured, Eager, Engine, Outcome, Runner
 from pactune.experiments.models import make_model
 
 FAST = {"tf32": True, "channels_last": True}
@@ -83,8 +83,10 @@ def resnet18() -> dict[str, Any]:
         pairs = [(one, one.plan(1e-6)) for one in tuners]
         runner = Runner(engine)
 
-        def run(runner: Runner = runner, pairs: list[Any] = pairs) -> None:
-            runner.run([one.lane.job(plan, one.problem.hyperparameters()) for one, plan in pairs])
+        outcomes: list[Outcome] = []
+
+        def run(runner: Runner = runner, pairs: list[Any] = pairs, outcomes: list[Outcome] = outcomes) -> None:
+            outcomes[:] = runner.run([one.lane.job(plan, one.problem.hyperparameters()) for one, plan in pairs])
 
         first = seconds(run)
         each = seconds(run) / (steps * count) * 1e3
@@ -92,9 +94,11 @@ def resnet18() -> dict[str, Any]:
             "ms per run and step": round(each, 3),
             "÷ plain": round(each / unit, 3),
             "seconds of the first round": round(first, 1),
+            "risk": round(float(outcomes[0].risk), 5),
+            "√Y": round(float(outcomes[0].regularizer), 2),
         }
         print(name, found[name], flush=True)
-        del tuners, pairs, runner, run
+        del tuners, pairs, runner, run, outcomes
         gc.collect()
         torch.cuda.empty_cache()
     return found
