@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine import Traced
+from pactune.engine import Move, Traced
+from pactune.engine.stack import Stack
+from pactune.engine.stacked import JointPair
+from pactune.engine.together import move_all
 from pactune.tracking import read_journal
 
 GRID = {"zeta": [0.0, 0.05], "seed": [0, 1]}
@@ -183,3 +186,80 @@ def test_cells_need_models_of_their_own() -> None:
 def test_build_must_return_a_tuner() -> None:
     with pytest.raises(pt.SettingError, match="must return a Tuner"):
         pt.fit_grid(lambda zeta, seed: None, GRID, outer_steps=1, progress=False)  # type: ignore[arg-type,return-value]
+
+
+def test_both_gradients_at_once() -> None:
+    tuners = [build(zeta, seed) for zeta in (0.0, 0.1) for seed in (0, 1, 2)]
+    jobs = [tuner.lane.job(tuner.plan(0.1), tuner.problem.hyperparameters()) for tuner in tuners]
+    joined = Stack(jobs).join(jobs)
+    (state,), (tick,), trajectory = joined.states, joined.ticks(0), joined.plan.trajectory
+    joint = JointPair.of(trajectory, [tick.train], [tick.valid])
+    assert joint is not None
+    found = joint(state, joined.hyper, tick._replace(train=joint.batch))
+    wanted = trajectory.pair(state, joined.hyper, tick)
+    for part, expected in zip(found[:2], wanted[:2], strict=True):
+        for name, value in expected.items():
+            assert value.abs().max() > 1e-3
+            torch.testing.assert_close(part[name], value, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": pt.ValidationRisk()},
+        {"hyper": lambda model: pt.ExampleWeights(20)},
+        {"model": CASES["BatchNorm"]["model"]},
+    ],
+    ids=["no path", "weights", "BatchNorm"],
+)
+def test_gradients_that_differ_in_more_than_rows_are_not_joined(changes: dict[str, Any]) -> None:
+    tuners = [build(0.1, seed, **changes) for seed in (0, 1)]
+    jobs = [tuner.lane.job(tuner.plan(0.1), tuner.problem.hyperparameters()) for tuner in tuners]
+    joined = Stack(jobs).join(jobs)
+    (tick,) = joined.ticks(0)
+    assert JointPair.of(joined.plan.trajectory, [tick.train], [tick.valid]) is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.Adam(p, lr=0.1),
+        lambda p: torch.optim.RMSprop(p, lr=0.1),
+        lambda p: torch.optim.Adagrad(p, lr=0.1),
+    ],
+)
+def test_optimizers_move_together_as_alone(make: Any) -> None:
+    def run(*, together: bool) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        lists = [[torch.randn(3, generator=generator).requires_grad_() for _ in range(2)] for _ in range(3)]
+        optimizers = [make(tensors) for tensors in lists]
+        for _ in range(4):
+            for tensor in (t for tensors in lists for t in tensors):
+                tensor.grad = torch.randn(3, generator=generator)
+            moves: list[Any] = [Move(cast(Any, None), one) for one in optimizers]
+            for group in [moves] if together else [[move] for move in moves]:
+                move_all(group)
+        assert all(len(one.state_dict()["state"]) in (0, 2) for one in optimizers)
+        return [tensor.detach() for tensors in lists for tensor in tensors]
+
+    for found, wanted in zip(run(together=True), run(together=False), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_optimizers_with_other_settings_or_schedulers_move_by_themselves() -> None:
+    def run(*, together: bool) -> list[Tensor]:
+        tensors = [torch.ones(2, requires_grad=True) for _ in range(4)]
+        rates = (0.1, 0.2, 0.1, 0.1)
+        optimizers = [torch.optim.SGD([t], lr=lr) for t, lr in zip(tensors, rates, strict=True)]
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizers[3], 0.5)
+        for _ in range(3):
+            for tensor in tensors:
+                tensor.grad = torch.ones(2)
+            moves: list[Any] = [Move(cast(Any, None), one) for one in optimizers]
+            for group in [moves] if together else [[move] for move in moves]:
+                move_all(group)
+            scheduler.step()
+        return [tensor.detach() for tensor in tensors]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(together=True), run(together=False), strict=True))

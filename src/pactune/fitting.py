@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pactune.callbacks import Callback
 from pactune.data import Source, as_source
-from pactune.engine import Job, Lane, Outcome, Plan, Question, Runner
+from pactune.engine import Job, Lane, Move, Outcome, Plan, Question, Reading, Reported, Runner
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
@@ -28,8 +28,9 @@ __all__ = ["Choice", "Fit", "FitSettings", "Keep"]
 Keep = Literal["last", "best-objective"]
 KEEP: tuple[Keep, ...] = ("last", "best-objective")
 T = TypeVar("T")
-Rounds = Generator[Job | Question, Any, T]
-"""Code that asks for rounds and evaluations, is given what they find, and returns a T. Who runs them decides how."""
+Request = Job | Reading | Question | Move
+Rounds = Generator[Request, Any, T]
+"""Code that asks for rounds and what comes between them, and returns a T; who answers decides how they are run."""
 PLAIN = ValidationRisk()
 
 
@@ -80,7 +81,7 @@ class Kept(NamedTuple):
     def of(cls, step: int, lane: Lane, hyper: Params) -> Kept:
         """Return the first chain of a lane."""
         assert lane.lead is not None
-        return cls(step, lane.lead.params, lane.lead.buffers, hyper)
+        return cls(step, clone(lane.lead.params), clone(lane.lead.buffers), hyper)
 
 
 def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
@@ -89,9 +90,9 @@ def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
     Whatever happens in a round happens where it was asked for.
     """
     ended: dict[int, T] = {}
-    waiting: dict[int, Job | Question] = {}
+    waiting: dict[int, Request] = {}
 
-    def go_on(index: int, step: Callable[[], Job | Question]) -> None:
+    def go_on(index: int, step: Callable[[], Request]) -> None:
         try:
             waiting[index] = step()
         except StopIteration as end:
@@ -114,15 +115,25 @@ def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
     return [ended[index] for index in range(len(runs))]
 
 
-def _turn(asked: Job | Question) -> int:
-    """Return which kind of request comes first: tuned rounds, then evaluations, then plain rounds."""
-    return 1 if isinstance(asked, Question) else 0 if asked.plan.derivatives else 2
+def _turn(asked: Request) -> int:
+    """Return what comes first of what runs wait for: rounds last, so that all runs meet there."""
+    kinds = (Reading, Question, Move)
+    return next((turn for turn, kind in enumerate(kinds) if isinstance(asked, kind)), 3 + _is_tuned(asked))
 
 
-def _answers(asked: Sequence[Job | Question], runner: Runner) -> Sequence[Outcome | dict[str, float]]:
+def _is_tuned(asked: Request) -> bool:
+    return isinstance(asked, Job) and asked.plan.derivatives
+
+
+def _answers(asked: Sequence[Any], runner: Runner) -> Sequence[Any]:
     """Answer requests of one kind."""
-    questions = [one for one in asked if isinstance(one, Question)]
-    return runner.evaluate(questions) if questions else runner.run([one for one in asked if isinstance(one, Job)])
+    methods: dict[type, Callable[[Sequence[Any]], Sequence[Any]]] = {
+        Reading: runner.read,
+        Question: runner.evaluate,
+        Move: runner.move,
+        Job: runner.run,
+    }
+    return methods[type(asked[0])](asked)
 
 
 class Fit:
@@ -203,7 +214,8 @@ class Fit:
 
     def _outer_step(self, begun: float) -> Rounds[Row]:
         tuner, problem = self.tuner, self.tuner.problem
-        if tuner.move_hyper():
+        for move in tuner.move_hyper():
+            yield move
             for listener in self.settings.callbacks:
                 listener.on_hyper_step(tuner)
         hyper = clone(problem.hyperparameters())
@@ -212,11 +224,12 @@ class Fit:
             outcome = yield tuner.lane.job(self.plan, problem.hyperparameters(), on_step)
             tuner.lane.take(outcome)
             self._resolve(outcome)
-            value, length = tuner.measure(outcome, self.plan.zeta)
+            found: Reported = yield Reading(problem, outcome, self.plan.zeta)
+            value = tuner.judge(found, self.plan.zeta)
         except BaseException:
             problem.load_hyper(hyper)
             raise
-        tuner.set_pending(outcome.gradient(self.plan.zeta))
+        tuner.set_pending(found.gradient)
         yield from self.plain.follow(tuner.lane)
         tuner.publish(tuner.lane)
         measured = (yield from evaluations(tuner, self.test)) if self.settings.evaluate else {}
@@ -226,7 +239,7 @@ class Fit:
             "risk": value.risk,
             "regularizer": value.regularizer,
             "objective": value.total,
-            "hypergradient_norm": length,
+            "hypergradient_norm": found.length,
             "seconds": time.perf_counter() - begun,
         }
         row = tuner.team.numbers_from_leader(row)
@@ -386,8 +399,8 @@ def _without_path(plan: Plan) -> Plan:
 
 
 def evaluations(tuner: Tuner, test: Source | None) -> Rounds[Row]:
-    """Ask for the evaluation of the user's model on every data set, in `eval()` mode, and measure ‖θ‖."""
+    """Ask for the evaluation of the user's model on every data set, in `eval()` mode, and for ‖θ‖."""
     problem = tuner.problem
     sources = {"train": problem.train, "valid": problem.valid, **({} if test is None else {"test": test})}
-    columns: dict[str, float] = yield Question(problem, sources)
-    return {"weight_norm": float(norm(problem.parameters())), **columns}
+    columns: Row = yield Question(problem, sources)
+    return columns

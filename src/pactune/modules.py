@@ -20,7 +20,6 @@ class Names:
     """Who is θ, who is λ, and where the modules keep them (ties included)."""
 
     def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
-        self._model, self._hyper = model, hyper
         hyper_ids = {id(p): name for name, p in hyper.named_parameters() if p.requires_grad}
         own = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in hyper_ids}
         if not own:
@@ -44,13 +43,17 @@ class Names:
 
     def parameters(self) -> Params:
         """Return θ, sharing its memory with the model."""
-        every = dict(self._model.named_parameters())
+        every = self.params.tensors()
         return {name: every[name].detach() for name in self._own}
 
     def hyperparameters(self) -> Params:
         """Return λ, sharing its memory with the hyper module."""
-        every = dict(self._hyper.named_parameters())
-        return {name: every[name].detach() for name in self._lambda}
+        return {name: value.detach() for name, value in self.hyper_leaves().items()}
+
+    def hyper_leaves(self) -> Params:
+        """Return λ as the hyper module itself holds it, with `.grad`."""
+        every = self.hyper.tensors()
+        return {name: every[name] for name in self._lambda}
 
     def place(self) -> tuple[torch.device, torch.dtype]:
         """Return the one device and the one type of all parameters."""

@@ -122,9 +122,13 @@ class Problem:
         """Return λ, sharing its memory with the hyper module."""
         return self._names.hyperparameters()
 
+    def hyper_leaves(self) -> Params:
+        """Return λ as the hyper module itself holds it, with `.grad`."""
+        return self._names.hyper_leaves()
+
     def buffers(self) -> Params:
         """Return the model's buffers, sharing their memory."""
-        return dict(self.model.named_buffers())
+        return self._names.buffers.tensors()
 
     @torch.no_grad()
     def load_hyper(self, values: Params) -> None:
@@ -190,6 +194,11 @@ class Problem:
     def replayable(self) -> bool:
         """Whether the mini-batches of a step can be asked for again."""
         return self.train.replayable and self.valid.replayable
+
+    @property
+    def steady(self) -> bool:
+        """Whether every step meets the same mini-batches."""
+        return self.train.steady and self.valid.steady
 
     @property
     def predicts_with_hyper(self) -> bool:

@@ -30,6 +30,10 @@ class Places:
         store = module._parameters if attribute in module._parameters else module._buffers
         self._places.append((name, cast(Store, store), attribute))
 
+    def tensors(self) -> Params:
+        """Return what is in place, by name."""
+        return {name: tensor for name, store, attribute in self._places if (tensor := store[attribute]) is not None}
+
     def put(self, tensors: Params) -> list[tuple[Store, str, Tensor | None]]:
         """Put tensors in place; return what was there."""
         before = []

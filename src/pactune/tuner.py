@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,19 @@ from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
-from pactune.engine import Engine, Initial, Lane, Outcome, Plan, Runner, World, as_engine, consumes_randomness
+from pactune.engine import (
+    Engine,
+    Initial,
+    Lane,
+    Move,
+    Plan,
+    Reading,
+    Reported,
+    Runner,
+    World,
+    as_engine,
+    consumes_randomness,
+)
 from pactune.errors import DivergenceError, SettingError, warn_user
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
@@ -30,7 +42,7 @@ from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run
 from pactune.tracking.recorder import FolderRecorder, Recorder
 from pactune.tracking.shared import SharedRecorder
-from pactune.trees import Params, clone, norm
+from pactune.trees import Params, clone
 
 __all__ = ["ObjectiveValue", "Tuner"]
 
@@ -137,14 +149,16 @@ class Tuner:
         if self.online:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         plan = self.plan(self.zeta)
-        self.move_hyper()
+        for move in self.move_hyper():
+            self.runner.move([move])
         with self.team.session(), self.problem.training_mode():
             self.prepare(plan.zeta)
             self.check_ranks()
             (outcome,) = self.runner.run([self.lane.job(plan, self.problem.hyperparameters())])
             self.lane.take(outcome)
-        value, _ = self.measure(outcome, plan.zeta)
-        self.fill_gradients(outcome.gradient(plan.zeta))
+        (found,) = self.runner.read([Reading(self.problem, outcome, plan.zeta)])
+        value = self.judge(found, plan.zeta)
+        self.fill_gradients(found.gradient)
         self.publish(self.lane)
         return value
 
@@ -324,25 +338,24 @@ class Tuner:
         self.problem.load(lane.lead.params, lane.lead.buffers)
 
     @staticmethod
-    def measure(outcome: Outcome, zeta: float) -> tuple[ObjectiveValue, float]:
-        """Return J with its parts and the norm of the gradient, as numbers.
+    def judge(found: Reported, zeta: float) -> ObjectiveValue:
+        """Return J with its parts.
 
         Raises:
-            DivergenceError: one of them is not finite.
+            DivergenceError: one of them, or the gradient, is not finite.
         """
-        risk, regularizer = float(outcome.risk), float(outcome.regularizer)
-        value = ObjectiveValue(risk, regularizer, risk + zeta * regularizer)
-        length = float(norm(outcome.gradient(zeta)))
-        if not (math.isfinite(value.total) and math.isfinite(length)):
+        value = ObjectiveValue(found.risk, found.regularizer, found.risk + zeta * found.regularizer)
+        if not (math.isfinite(value.total) and math.isfinite(found.length)):
             raise DivergenceError(
-                f"the objective or its gradient is not finite (risk {risk:.4g}, regularizer {regularizer:.4g}, "
-                f"gradient norm {length:.4g}); look for NaN in the data, or lower the inner or the outer learning rate"
+                f"the objective or its gradient is not finite (risk {value.risk:.4g}, "
+                f"regularizer {value.regularizer:.4g}, gradient norm {found.length:.4g}); "
+                "look for NaN in the data, or lower the inner or the outer learning rate"
             )
-        return value, length
+        return value
 
     def fill_gradients(self, gradient: Params) -> None:
         """Write a λ-gradient into `.grad`."""
-        parameters = dict(self.problem.hyper.named_parameters())
+        parameters = self.problem.hyper_leaves()
         for name, value in gradient.items():
             parameters[name].grad = value.detach().clone()
 
@@ -353,20 +366,18 @@ class Tuner:
         self.fill_gradients(gradient)
         self._pending = True
 
-    def move_hyper(self) -> bool:
-        """Make the outer step that is pending, from the λ of the last round; return whether there was one."""
+    def move_hyper(self) -> Iterator[Move]:
+        """Make the outer step that is pending, from the λ of the last round; who iterates makes the move."""
         if self._last is not None:
             kept, last = self._last
             present = self.problem.hyperparameters()
             if all(torch.equal(present[name], kept[name]) for name in present):
                 self.problem.load_hyper(last)
             self._last = None
-        if not self._pending:
-            return False
-        self.outer.step()
-        self.outer.zero_grad(set_to_none=True)
-        self._pending = False
-        return True
+        if self._pending:
+            yield Move(self.problem, self.outer)
+            self.outer.zero_grad(set_to_none=True)
+            self._pending = False
 
     def online_step(self, gradient: Params) -> None:
         """Move λ inside a round (Algorithm C.2)."""

@@ -38,6 +38,7 @@ class Indexed(Source):
             raise SettingError(f"`batch_size` must be at least 1 or None for all rows, got {batch_size}")
         self._rows_total = rows
         self._size = min(batch_size or rows, rows)
+        self.steady = self._size == rows
         self._shuffle = shuffle
         self._per_epoch = rows // self._size if drop_last else -(-rows // self._size)
         self._full: Batch | None = None
@@ -72,7 +73,7 @@ class Indexed(Source):
 
     def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
         """Return all rows, or the next part of the epoch's permutation."""
-        if self._size == self.rows:
+        if self.steady:
             return self._whole()
         epoch, position = divmod(step, self._per_epoch)
         order = self._permutation(epoch, streams, role)

@@ -38,9 +38,11 @@ class Source(ABC):
 
     Attributes:
         replayable: whether a step's mini-batch can be asked for again; if not, they are read once and in order.
+        steady: whether every step meets the same mini-batch, the whole data set.
     """
 
     replayable: bool = True
+    steady: bool = False
 
     @property
     @abstractmethod
@@ -139,7 +141,8 @@ class _Cast(Source):
     """Another source with its floating-point tensors in another type."""
 
     def __init__(self, source: Source, dtype: torch.dtype) -> None:
-        self._source, self._dtype, self.replayable = source, dtype, source.replayable
+        self._source, self._dtype = source, dtype
+        self.replayable, self.steady = source.replayable, source.steady
 
     @property
     def rows(self) -> int:

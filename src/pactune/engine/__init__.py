@@ -6,7 +6,7 @@ from pactune.engine.choice import as_engine
 from pactune.engine.eager import Eager
 from pactune.engine.lane import Lane
 from pactune.engine.paired import Drifts, PairedChains, Paths, run_pairs
-from pactune.engine.plan import Job, Outcome, Plan, Question
+from pactune.engine.plan import Job, Move, Outcome, Plan, Question, Reading, Reported
 from pactune.engine.rounds import combine, run_chains, run_round
 from pactune.engine.runner import Runner
 from pactune.engine.traced import Compiled, Traced
@@ -21,11 +21,14 @@ __all__ = [
     "Initial",
     "Job",
     "Lane",
+    "Move",
     "Outcome",
     "PairedChains",
     "Paths",
     "Plan",
     "Question",
+    "Reading",
+    "Reported",
     "Runner",
     "Traced",
     "World",

@@ -14,13 +14,14 @@ from torch import Tensor
 from pactune.engine.base import Engine, Track, log
 from pactune.engine.chain import Carry
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
+from pactune.engine.stacked import JointPair
 from pactune.engine.traced import Program, as_flat, trace
 from pactune.hypergradient.trajectory import Pair, Tick
 from pactune.trees import Params
 
 __all__ = ["Captured"]
 
-MOST_GRAPHS = 4  # kept by one engine; each holds its memory on the device
+MOST_GRAPHS = 8  # kept by one engine, two for each kind of round; each holds its memory on the device
 WARM_UPS = 2  # runs before the capture, in which libraries choose their kernels and allocate
 
 
@@ -55,22 +56,26 @@ class Captured(Engine):
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
 
     def run_ahead(self, tracks: Sequence[Track], steps: int) -> int:
-        """Replay as many whole graphs as fit."""
+        """Replay as many whole graphs as fit, and a shorter one for the rest."""
         stride = tracks[0].chain.plan.path_stride
         size = -(-self.steps // stride) * stride
         if reason := self._reason(tracks):
             log.info("steps are run one by one: %s", reason)
             return 0
         start = 0
-        while not tracks[0].chain.measures(start):  # so that every graph begins with a measured step
+        while start < steps and not tracks[0].chain.measures(start):  # so that every graph begins with a measured step
             start += 1
-        replays = (steps - start) // size
-        if replays < 1:
-            return 0
         for t in range(start):
             for track in tracks:
                 track.chain.step(track.ticks(t), track.chain.hyper)
-        stop = start + replays * size
+        whole = start + (steps - start) // size * size
+        done = self._replay(tracks, start, whole, size)
+        return self._replay(tracks, whole, steps, steps - whole) if done == whole else done
+
+    def _replay(self, tracks: Sequence[Track], start: int, stop: int, size: int) -> int:
+        """Run steps by a graph of `size` of them; return how many steps of the round are done."""
+        if start == stop:
+            return start
         lines = [_Line(track, start, stop, size, self) for track in tracks]
         graph = self._graph(lines)
         if graph is None:
@@ -273,15 +278,20 @@ def _fused_steps(line: _Line) -> Program:
     def program(*tensors: Tensor) -> Sequence[Tensor]:
         flat, hyper = list(tensors[:count]), list(tensors[count : count + len(hyper_shape.tensors)])
         outside: Outside = outside_shape.restore(tensors[count + len(hyper) :])
+        joint = JointPair.of(segment.trajectory, outside.train, outside.valid)
         for t, measured in enumerate(segment.measured):
-            met, shape = flatten(outside.single(t))
+            met = outside.single(t)
+            if joint is not None and measured:
+                met = met._replace(train=[joint.batch], valid=[joint.batch._replace(data=())])
+            inputs, shape = flatten(met)
             key = (measured, shape)
             if key not in known:
-                step = Segment(segment.trajectory, (measured,), derived=segment.derived)
-                example = [*flat, *hyper, *met]
+                pair = joint if measured else None
+                step = Segment(segment.trajectory, (measured,), derived=segment.derived, pair=pair)
+                example = [*flat, *hyper, *inputs]
                 graph = trace(as_flat(step, (carry_shape, hyper_shape, shape)), example, turn=stacked)
                 known[key] = torch.compile(graph, fullgraph=True, dynamic=False)
-            flat = list(known[key](*flat, *hyper, *met))
+            flat = list(known[key](*flat, *hyper, *inputs))
         return flat
 
     return program

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from pactune.data import Source
@@ -14,7 +15,7 @@ from pactune.hypergradient.trajectory import InnerState, Tick, Trajectory
 from pactune.problem import Problem
 from pactune.trees import Params, axpy
 
-__all__ = ["Job", "OnStep", "Outcome", "Plan", "Question", "Ticks"]
+__all__ = ["Job", "Move", "OnStep", "Outcome", "Plan", "Question", "Reading", "Reported", "Ticks"]
 
 Ticks = Callable[[int], Sequence[Tick]]
 OnStep = Callable[[Params], None]
@@ -106,3 +107,45 @@ class Outcome(NamedTuple):
     def gradient(self, zeta: float) -> Params:
         """Return the λ-gradient of J = risk + ζ√Y."""
         return axpy(zeta, self.path_gradient, self.risk_gradient) if self.path_gradient else self.risk_gradient
+
+
+class Reading(NamedTuple):
+    """The numbers of an outcome are wanted, at ζ.
+
+    Attributes:
+        problem: of the run.
+        outcome: of its last round.
+        zeta: ζ.
+    """
+
+    problem: Problem
+    outcome: Outcome
+    zeta: float
+
+
+class Reported(NamedTuple):
+    """The numbers of an outcome.
+
+    Attributes:
+        risk: of the objective.
+        regularizer: √Y.
+        gradient: the λ-gradient of J.
+        length: its norm.
+    """
+
+    risk: float
+    regularizer: float
+    gradient: Params
+    length: float
+
+
+class Move(NamedTuple):
+    """λ is to move.
+
+    Attributes:
+        problem: of the run.
+        outer: the optimizer of λ, which finds its gradient in `.grad`.
+    """
+
+    problem: Problem
+    outer: torch.optim.Optimizer

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pactune.engine.base import Engine, log
-from pactune.engine.chain import ChainEnd
 from pactune.engine.eager import Eager
-from pactune.engine.plan import Job, Outcome, Question
+from pactune.engine.plan import Job, Move, Outcome, Question, Reading, Reported
 from pactune.engine.rounds import combine, run_chains
 from pactune.engine.stack import Stack, stack_refusal
-from pactune.engine.stacked import evaluate_stacked
+from pactune.engine.stacked import StackedModels
+from pactune.engine.together import move_all, norms, read_all, read_one
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem import Evaluation
+from pactune.trees import norm
 
 __all__ = ["Runner"]
 
@@ -35,36 +36,41 @@ class Runner:
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run one round of every job."""
-        ends = self._ends(jobs)
-        pairs = zip(jobs, ends, strict=True)
-        return [combine(job.plan, found, online=job.on_step is not None) for job, found in pairs]
+        chains = sum(len(job.states) for job in jobs)
+        stack = self._stack(jobs) if chains > 1 and not isinstance(self.engine, Eager) else None
+        if stack is None:
+            pairs = zip(jobs, run_chains(jobs, self.engine), strict=True)
+            return [combine(job.plan, ends, online=job.on_step is not None) for job, ends in pairs]
+        self._joined.add(tuple(id(job.plan.trajectory.problem) for job in jobs))
+        ((end,),) = run_chains([stack.join(jobs)], self.engine)
+        return stack.split(jobs, end)
+
+    def read(self, readings: Sequence[Reading]) -> list[Reported]:
+        """Return the numbers of every outcome."""
+        return read_all(readings) if self._together(readings) else [read_one(reading) for reading in readings]
+
+    def move(self, moves: Sequence[Move]) -> list[None]:
+        """Move every λ."""
+        move_all(moves)
+        return [None] * len(moves)
 
     def evaluate(self, questions: Sequence[Question]) -> list[dict[str, float]]:
         """Evaluate the model of every question, all at once where their rounds are stacked; return their columns."""
         names = list(questions[0].sources)
-        together = tuple(id(question.problem) for question in questions) in self._joined
-        if together and all(list(question.sources) == names for question in questions):
+        if self._together(questions) and all(list(question.sources) == names for question in questions):
             try:
-                return self._evaluate_stacked(questions, names)
+                return _evaluate_stacked(questions, names)
             except Exception as error:  # a metric may do anything that vmap does not know
                 log.info("models are evaluated one by one: %s: %s", type(error).__name__, error)
                 self._joined.clear()
-        return [_columns({n: q.problem.evaluate(s) for n, s in q.sources.items()}) for q in questions]
+        return [
+            _columns(float(norm(q.problem.parameters())), {n: q.problem.evaluate(s) for n, s in q.sources.items()})
+            for q in questions
+        ]
 
-    @staticmethod
-    def _evaluate_stacked(questions: Sequence[Question], names: Sequence[str]) -> list[dict[str, float]]:
-        problems = [question.problem for question in questions]
-        found = {name: evaluate_stacked(problems, [q.sources[name] for q in questions]) for name in names}
-        return [_columns({name: found[name][i] for name in names}) for i in range(len(questions))]
-
-    def _ends(self, jobs: Sequence[Job]) -> list[list[ChainEnd]]:
-        chains = sum(len(job.states) for job in jobs)
-        stack = self._stack(jobs) if chains > 1 and not isinstance(self.engine, Eager) else None
-        if stack is None:
-            return run_chains(jobs, self.engine)
-        self._joined.add(tuple(id(job.plan.trajectory.problem) for job in jobs))
-        ((end,),) = run_chains([stack.join(jobs)], self.engine)
-        return stack.split(jobs, end)
+    def _together(self, asked: Sequence[Question] | Sequence[Reading]) -> bool:
+        """Whether the rounds of these runs are stacked."""
+        return len(asked) > 1 and tuple(id(one.problem) for one in asked) in self._joined
 
     def _stack(self, jobs: Sequence[Job]) -> Stack | None:
         """Return what joins these jobs; the same one in every round, so that its recordings are found again."""
@@ -77,8 +83,16 @@ class Runner:
         return self._stacks[key][0]
 
 
-def _columns(found: Mapping[str, Evaluation]) -> dict[str, float]:
-    return {column: value for name, one in found.items() for column, value in one.columns(name).items()}
+def _columns(length: float, found: Mapping[str, Evaluation]) -> dict[str, float]:
+    columns = {column: value for name, one in found.items() for column, value in one.columns(name).items()}
+    return {"weight_norm": length, **columns}
+
+
+def _evaluate_stacked(questions: Sequence[Question], names: Sequence[str]) -> list[dict[str, float]]:
+    models = StackedModels([question.problem for question in questions])
+    lengths: list[float] = norms(models.params).tolist()
+    found = {name: models.evaluate([q.sources[name] for q in questions]) for name in names}
+    return [_columns(length, {name: found[name][i] for name in names}) for i, length in enumerate(lengths)]
 
 
 def _try_stack(jobs: Sequence[Job]) -> Stack | None:

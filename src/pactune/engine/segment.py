@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from pactune.data import Batch
 from pactune.engine.base import ORDERED, Track
 from pactune.engine.chain import Carry
-from pactune.hypergradient.trajectory import Observation, Pair, Tick, Trajectory
+from pactune.hypergradient.trajectory import InnerState, Observation, Pair, Tick, Trajectory
 from pactune.trees import Params, add
 
 __all__ = ["Feed", "Flat", "Outside", "Segment", "Shape", "flatten", "refusal"]
@@ -115,34 +115,36 @@ class Feed:
         trajectory, first = track.chain.plan.trajectory, track.chain.carry.state.step
         table = [trajectory.dynamics.numbers(first + t) for t in range(stop - start)]
         problem = trajectory.problem
-        self._known: dict[int, tuple[Batch, Batch, Flat, Shape]] = {}
+        self._steady = problem.steady and not trajectory.dynamics.uses_noise
+        self._known: dict[int, tuple[Flat, Shape]] = {}
         self._numbers = {
             name: torch.tensor([row[name] for row in table], dtype=problem.dtype).to(problem.device)
             for name in (table[0] if table else ())
         }
 
     def flat(self, start: int, steps: int) -> tuple[Flat, Shape]:
-        """Return `take` as a flat list; where all steps meet the same batches, only the numbers are looked up."""
-        outside = self.take(start, steps)
-        train, valid = outside.train[0], outside.valid[0]
-        known = self._known.get(steps)
-        if known is not None and known[0] is train and known[1] is valid:
-            return known[2] + list(outside.numbers.values()), known[3]
-        flat, shape = flatten(outside)
-        if len(outside.train) == len(outside.valid) == 1 and not outside.noise:
-            self._known[steps] = (train, valid, flat[: len(flat) - len(outside.numbers)], shape)
-        return flat, shape
+        """Return `take` as a flat list; where all steps meet the same, only the numbers are looked up."""
+        if steps not in self._known:
+            flat, shape = flatten(self.take(start, steps))
+            if not self._steady:
+                return flat, shape
+            self._known[steps] = (flat[: len(flat) - len(self._numbers)], shape)
+        flat, shape = self._known[steps]
+        return flat + list(self._columns(start, steps).values()), shape
 
     def take(self, start: int, steps: int) -> Outside:
         """Return what the steps from `start` on meet."""
-        ticks = [self._ticks(t) for t in range(start, start + steps)]
-        first = start - self._start
+        ticks = [self._ticks(t) for t in range(start, start + (1 if self._steady else steps))]
         return Outside(
             _once([tick.train for tick in ticks]),
             _once([tick.valid for tick in ticks]),
             [tick.noise for tick in ticks if tick.noise is not None],
-            {name: column[first : first + steps] for name, column in self._numbers.items()},
+            self._columns(start, steps),
         )
+
+    def _columns(self, start: int, steps: int) -> dict[str, Tensor]:
+        first = start - self._start
+        return {name: column[first : first + steps] for name, column in self._numbers.items()}
 
 
 def _once(batches: list[Batch]) -> list[Batch]:
@@ -150,6 +152,7 @@ def _once(batches: list[Batch]) -> list[Batch]:
     return batches[:1] if all(batch is batches[0] for batch in batches) else batches
 
 
+FindPair = Callable[[InnerState, Params, Tick], Pair]
 Finish = Callable[[Carry, Params, Tick, Pair], Carry]
 
 
@@ -160,14 +163,21 @@ class Segment:
         trajectory: the pure functions.
         measured: for every step, whether Δ_t is measured.
         derived: whether the direct λ-derivatives are summed.
+        pair: another way to find the two gradients of a step.
         finish: another way to do what `finish` does.
     """
 
     def __init__(
-        self, trajectory: Trajectory, measured: tuple[bool, ...], *, derived: bool, finish: Finish | None = None
+        self,
+        trajectory: Trajectory,
+        measured: tuple[bool, ...],
+        *,
+        derived: bool,
+        pair: FindPair | None = None,
+        finish: Finish | None = None,
     ) -> None:
         self.trajectory, self.measured, self.derived = trajectory, measured, derived
-        self._finish = finish
+        self._pair, self._finish = pair or trajectory.pair, finish or self.finish
 
     def __call__(self, carry: Carry, hyper: Params, outside: Outside) -> Carry:
         """Run the steps."""
@@ -177,8 +187,7 @@ class Segment:
 
     def _step(self, carry: Carry, hyper: Params, tick: Tick, *, measured: bool) -> Carry:
         if measured and self.trajectory.parts(by_hyper=self.derived):
-            finish = self._finish or self.finish
-            return finish(carry, hyper, tick, self.trajectory.pair(carry.state, hyper, tick))
+            return self._finish(carry, hyper, tick, self._pair(carry.state, hyper, tick))
         if measured:
             seen = self.trajectory.observe(carry.state, hyper, tick, by_hyper=self.derived, by_params=False)
         else:

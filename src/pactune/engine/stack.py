@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from pactune.engine.base import ORDERED
 from pactune.engine.chain import ChainEnd
-from pactune.engine.plan import Job, OnStep
-from pactune.engine.stacked import Joiner, StackedObjective, StackedProblem, stack, take
+from pactune.engine.plan import Job, OnStep, Outcome
+from pactune.engine.rounds import combine, half_inverse_root
+from pactune.engine.stacked import Joiner, StackedObjective, StackedProblem, stack, unstack
 from pactune.hypergradient.trajectory import InnerState, Tick
 from pactune.parallel import ALONE
 from pactune.problem import Problem
-from pactune.trees import Params, clone
+from pactune.trees import Params, clone, scale
 
 __all__ = ["Stack", "stack_refusal"]
 
@@ -61,10 +62,14 @@ class Stack:
             first.phase,
         )
 
-    def split(self, jobs: Sequence[Job], end: ChainEnd) -> list[list[ChainEnd]]:
-        """Return the ends of every job's chains."""
-        ends = iter([_end_of(end, index) for index in range(len(self._problems))])
-        return [[next(ends) for _ in job.states] for job in jobs]
+    @staticmethod
+    def split(jobs: Sequence[Job], end: ChainEnd) -> list[Outcome]:
+        """Return the outcome of every job."""
+        if len(jobs) == len(end.risk) and jobs[0].on_step is None and jobs[0].plan.trajectory.team.ranks == 1:
+            return _single_outcomes(end)
+        ends = iter(_ends(end))
+        pairs = [(job, [next(ends) for _ in job.states]) for job in jobs]
+        return [combine(job.plan, own, online=job.on_step is not None) for job, own in pairs]
 
     def trial(self, job: Job, singles: Sequence[Job]) -> str | None:
         """Compare the joined risks with those of the single runs at the start; return what is wrong."""
@@ -151,24 +156,41 @@ def _stack_states(states: Sequence[InnerState]) -> InnerState:
     return InnerState(params, slots, buffers, states[0].step)
 
 
-def _end_of(end: ChainEnd, index: int) -> ChainEnd:
-    state = end.state
-    slots = {slot: take(values, index) for slot, values in state.slots.items()}
-    single = InnerState(take(state.params, index), slots, take(state.buffers, index), state.step)
-    gradients = take(end.risk_gradient, index), take(end.path_gradient, index)
-    return ChainEnd(single, end.risk[index], end.total[index], *gradients)
+def _ends(end: ChainEnd) -> list[ChainEnd]:
+    """Return the ends of all chains."""
+    count = len(end.risk)
+    states = _states(end.state, count)
+    by_risk, by_path = (unstack(tree) or [{}] * count for tree in (end.risk_gradient, end.path_gradient))
+    return [ChainEnd(*parts) for parts in zip(states, end.risk, end.total, by_risk, by_path, strict=True)]
+
+
+def _states(state: InnerState, count: int) -> list[InnerState]:
+    params, buffers = unstack(state.params), unstack(state.buffers) or [Params() for _ in range(count)]
+    slots = {slot: unstack(values) for slot, values in state.slots.items()}
+    return [
+        InnerState(params[i], {slot: values[i] for slot, values in slots.items()}, buffers[i], state.step)
+        for i in range(count)
+    ]
+
+
+def _single_outcomes(end: ChainEnd) -> list[Outcome]:
+    """Return what `combine` makes of chains that are each a run of its own, for all of them at once."""
+    count = len(end.risk)
+    by_path = unstack(scale(half_inverse_root(end.total), end.path_gradient)) or [Params() for _ in range(count)]
+    by_risk = unstack(end.risk_gradient) or [Params() for _ in range(count)]
+    parts = zip(_states(end.state, count), end.risk, end.total.sqrt(), by_risk, by_path, strict=True)
+    return [Outcome([state], *others) for state, *others in parts]
 
 
 def _online(jobs: Sequence[Job], stacked: Params) -> OnStep:
     """Return what moves the λ of every job, and brings the moved ones back into the stack."""
 
     def on_step(gradient: Params) -> None:
-        index = 0
+        index, parts = 0, unstack(gradient)
         for job in jobs:
             assert job.on_step is not None
             count = len(job.states)
-            parts = [take(gradient, chain) for chain in range(index, index + count)]
-            job.on_step(job.plan.trajectory.team.mean(parts))
+            job.on_step(job.plan.trajectory.team.mean(parts[index : index + count]))
             for name, value in job.hyper.items():
                 stacked[name][index : index + count] = value
             index += count

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from pactune.data import Batch, Source
 from pactune.data.source import map_tensors
+from pactune.hypergradient.trajectory import InnerState, Pair, Tick, Trajectory
 from pactune.modules import evaluating
 from pactune.objectives.base import Measured, Objective, PathContext
 from pactune.problem import Evaluation, Problem
 from pactune.streams import Streams
 from pactune.trees import Params, leaves, split
 
-__all__ = ["Joiner", "StackedObjective", "StackedProblem", "evaluate_stacked", "stack", "take"]
+__all__ = ["Joiner", "JointPair", "StackedModels", "StackedObjective", "StackedProblem", "stack", "unstack"]
 
 
 def stack(trees: Sequence[Params]) -> Params:
@@ -29,9 +30,14 @@ def stack(trees: Sequence[Params]) -> Params:
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
-def take(tree: Params, index: int) -> Params:
-    """Return one run's part of a stacked tree, in memory of its own."""
-    return {name: value[index].clone() for name, value in tree.items()}
+def unstack(tree: Params) -> list[Params]:
+    """Return every run's part of a stacked tree, which shares its memory.
+
+    >>> unstack(stack([{"w": torch.zeros(2)}, {"w": torch.ones(2)}]))[1]
+    {'w': tensor([1., 1.])}
+    """
+    columns = {name: value.unbind() for name, value in tree.items()}
+    return [dict(zip(columns, parts, strict=True)) for parts in zip(*columns.values(), strict=True)]
 
 
 class Joiner:
@@ -72,6 +78,7 @@ class _StackedRows(Source):
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources, self._join = sources, Joiner()
+        self.steady = all(source.steady for source in sources)
 
     @property
     def rows(self) -> int:
@@ -141,36 +148,90 @@ class StackedProblem(Problem):
         return values
 
 
-def evaluate_stacked(problems: Sequence[Problem], sources: Sequence[Source]) -> list[Evaluation]:
-    """Evaluate the models of many problems as they stand, each on its own data set, as `Problem.evaluate` does.
+class JointPair:
+    """Both gradients of a step as those of twice as many runs, the second half on the validation rows.
 
-    A data set that all share, the same object for each, is read once.
+    Small models spend their time in starting kernels, and this way there are half as many.
+
+    Attributes:
+        batch: the mini-batches of both halves.
     """
-    first, join = problems[0], Joiner()
-    general = [problem.is_general(source) for problem, source in zip(problems, sources, strict=True)]
-    params, hyper = stack([p.parameters() for p in problems]), stack([p.hyperparameters() for p in problems])
-    buffers = stack([p.buffers() for p in problems])
-    shared = all(source is sources[0] for source in sources)
-    parts = [source.evaluation() for source in (sources[:1] if shared else sources)]
-    rows, sums = 0, dict[str, Tensor]()
-    with evaluating(first.model, first.device):
-        for batches in zip(*parts, strict=True):
-            batch = batches[0] if shared else join(batches)
 
-            def one(params: Params, hyper: Params, buffers: Params, data: Any, numbers: Any, rows: int) -> Params:
-                return first.readings(params, hyper, buffers, Batch(data, rows, numbers), general=general[0])
+    def __init__(self, problem: Problem, batch: Batch) -> None:
+        self._problem, self.batch = problem, batch
 
-            along = 0 if batch.stacked else None
-            axes = (0, 0, 0, along, along if batch.numbers is not None else None, None)
-            found = torch.vmap(one, in_dims=axes)(params, hyper, buffers, batch.data, batch.numbers, batch.rows)
-            rows += batch.rows
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + batch.rows * value.double()
-    means = {name: (value / rows).tolist() for name, value in sums.items()}
-    return [
-        Evaluation(means[""][i], {name: values[i] for name, values in means.items() if name})
-        for i in range(len(problems))
-    ]
+    @classmethod
+    def of(cls, trajectory: Trajectory, train: Sequence[Batch], valid: Sequence[Batch]) -> JointPair | None:
+        """Return it for stacked runs whose two risks are one function of θ and of mini-batches of one shape."""
+        problem, objective = trajectory.problem, trajectory.objective
+        compares = objective.has_path and objective.uses_valid_gradient and not objective.compares_default
+        if not (compares and len(train) == len(valid) == 1 and train[0].stacked and valid[0].stacked):
+            return None
+        if problem.enters_losses or problem.buffers() or train[0].rows != valid[0].rows:
+            return None
+        parts = [_tensors(batch._replace(numbers=None)) for batch in (train[0], valid[0])]
+        if [tensor.shape for tensor in parts[0]] != [tensor.shape for tensor in parts[1]]:
+            return None
+        columns = iter([torch.cat(pair) for pair in zip(*parts, strict=True)])
+        data = map_tensors(train[0].data, lambda _: next(columns))
+        return cls(problem, Batch(data, train[0].rows, stacked=True))
+
+    def __call__(self, state: InnerState, hyper: Params, tick: Tick) -> Pair:
+        """Return the two gradients at θ_t, where the tick's training batch is the joint one."""
+        params, lambdas = ({name: torch.cat([v, v]) for name, v in tree.items()} for tree in (state.params, hyper))
+        params = leaves(params)
+        with torch.enable_grad():
+            risks = self._problem.train_risk(params, lambdas, {}, tick.train)
+            found = torch.autograd.grad(risks.sum(), list(params.values()), allow_unused=True)
+        halves = {name: value.chunk(2) for name, value in split(found, params)[0].items()}
+        return Pair({n: half[0] for n, half in halves.items()}, {n: half[1] for n, half in halves.items()}, {})
+
+
+class StackedModels:
+    """The models of many problems of one structure, as they stand.
+
+    Attributes:
+        params: θ of every problem.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self._problems = problems
+        self.params = stack([problem.parameters() for problem in problems])
+        self._hyper = stack([problem.hyperparameters() for problem in problems])
+        self._buffers = stack([problem.buffers() for problem in problems])
+
+    def evaluate(self, sources: Sequence[Source]) -> list[Evaluation]:
+        """Evaluate each model on its own data set, as `Problem.evaluate` does.
+
+        A data set that all share, the same object for each, is read once.
+        """
+        first, join = self._problems[0], Joiner()
+        general = first.is_general(sources[0])
+        shared = all(source is sources[0] for source in sources)
+        parts = [source.evaluation() for source in (sources[:1] if shared else sources)]
+        rows, sums = 0, dict[str, Tensor]()
+        with evaluating(first.model, first.device):
+            for batches in zip(*parts, strict=True):
+                batch = batches[0] if shared else join(batches)
+                found = self._readings(batch, general=general)
+                rows += batch.rows
+                for name, value in found.items():
+                    sums[name] = sums.get(name, 0.0) + batch.rows * value.double()
+        means = {name: (value / rows).tolist() for name, value in sums.items()}
+        return [
+            Evaluation(means[""][i], {name: values[i] for name, values in means.items() if name})
+            for i in range(len(self._problems))
+        ]
+
+    def _readings(self, batch: Batch, *, general: bool) -> Params:
+        def one(params: Params, hyper: Params, buffers: Params, data: Any, numbers: Any) -> Params:
+            return self._problems[0].readings(params, hyper, buffers, Batch(data, batch.rows, numbers), general=general)
+
+        along = 0 if batch.stacked else None
+        axes = (0, 0, 0, along, along if batch.numbers is not None else None)
+        mapped = torch.vmap(one, in_dims=axes)
+        found: Params = mapped(self.params, self._hyper, self._buffers, batch.data, batch.numbers)
+        return found
 
 
 def _widened(factor: Tensor, like: Tensor) -> Tensor:
