@@ -129,7 +129,7 @@ def fit_grid(
             )
             folder = None if run_dir is None else Path(run_dir) / cell_name(cell)
             tuner.runner = runner
-            settings = tuner.recorded(settings, folder, resume=resume)
+            settings = tuner.recorded(settings, folder, resume=resume, together=len(cells))
             fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
         results = drive([fit.rounds() for fit in fits], runner)
     return GridResult(cells, results)

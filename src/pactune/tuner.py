@@ -219,8 +219,10 @@ class Tuner:
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
 
-    def recorded(self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool) -> FitSettings:
-        """Return the settings of a fit that is recorded in `run_dir`."""
+    def recorded(
+        self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool, together: int = 1
+    ) -> FitSettings:
+        """Return the settings of a fit that is recorded in `run_dir`, one of several that run together."""
         if run_dir is None:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
@@ -230,7 +232,7 @@ class Tuner:
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
         if self.team.leader:
             described = describe_run(self, settings, test)
-            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=described)
+            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=described, together=together)
             recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
         else:
             recorder = SharedRecorder(Recorder(), self.team)

@@ -11,7 +11,7 @@ import typer
 
 __all__ = ["Data", "Model", "Options", "numbers"]
 
-Engine = Literal["auto", "eager", "traced", "compiled", "captured"]
+Engine = Literal["auto", "eager", "traced", "compiled", "captured", "fused"]
 
 
 class Model(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from pactune.engine.base import Engine
 from pactune.engine.captured import Captured
@@ -21,6 +22,7 @@ NAMES: dict[str, Callable[[], Engine]] = {
     "traced": Traced,
     "compiled": Compiled,
     "captured": Captured,
+    "fused": partial(Captured, steps=50, fuse="steps"),
 }
 
 

@@ -26,7 +26,7 @@ class Execution:
 
     Attributes:
         device: "cpu", "cuda" or another name that torch knows.
-        engine: "auto", "eager", "traced", "compiled" or "captured".
+        engine: "auto", "eager", "traced", "compiled", "captured" or "fused".
         progress: show progress on stderr; None does so on a terminal only.
         report: told, in words, what begins.
     """

@@ -61,13 +61,14 @@ class FolderRecorder(Recorder):
         folder: where; made if it does not exist.
         resume: go on from the last checkpoint, where there is one.
         settings: what makes the run this run. A folder whose settings differ is refused.
+        together: how many runs take turns in writing checkpoints, as the cells of a grid do.
 
     Raises:
         RunFolderError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, *, resume: bool, settings: dict[str, Any]) -> None:
-        self.folder, self._resume, self._settings = folder, resume, settings
+    def __init__(self, folder: Path, *, resume: bool, settings: dict[str, Any], together: int = 1) -> None:
+        self.folder, self._resume, self._settings, self._together = folder, resume, settings, together
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
         self._written: dict[str, set[int]] = {}
@@ -137,7 +138,7 @@ class FolderRecorder(Recorder):
             begun = time.monotonic()
             document = {"settings": self._settings, "versions": self._versions, "state": present}
             save_checkpoint(self.folder, len(present["rows"]), document)
-            self._due = time.monotonic() + _pause(time.monotonic() - begun)
+            self._due = time.monotonic() + _pause(self._together * (time.monotonic() - begun))
         self._write_rows(present)
 
     def end(self, **fields: Any) -> None:
