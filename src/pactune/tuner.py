@@ -74,8 +74,8 @@ class Tuner:
         initial: P_0, a function from a `torch.Generator` to a dict of parameters. By default a single chain without
             restart starts at the model's present parameters; otherwise the modules' `reset_parameters` are used.
         path_stride: measure Δ_t at every so many steps only, from a random first one, and rescale the sum; unbiased.
-        engine: how inner steps are run: "auto", "eager", "traced", "compiled", "captured", or an engine with settings
-            of its own.
+        engine: how inner steps are run: "auto", "eager", "traced", "compiled", "captured", "fused", or an engine with
+            settings of its own.
         parallel: `Parallel()` spreads the chains over the ranks of `torch.distributed`, `Parallel(shards=s)` the rows
             of each mini-batch too. None runs by itself, whatever other processes do.
 
