@@ -11,7 +11,7 @@ from torch import Tensor
 from pactune.engine import Job, Lane, Plan, run_round
 from pactune.errors import SettingError
 from pactune.hypergradient import Implicit, Truncated, Windowed
-from pactune.hypergradient.trajectory import InnerState
+from pactune.hypergradient.records import InnerState
 from pactune.streams import Streams
 from pactune.testing.frozen import Path, frozen_objective, path_sums, record_path
 from pactune.trees import Params, axpy, clone, dot, norm, scale

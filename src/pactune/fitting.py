@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pactune.callbacks import Callback
 from pactune.data import Source, as_source
-from pactune.engine import Job, Lane, Move, Outcome, Plan, Question, Reading, Reported, Runner
+from pactune.engine import Lane, Outcome, Plan, Question, Reading, Reported, Rounds, drive
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
@@ -27,10 +25,6 @@ __all__ = ["Choice", "Fit", "FitSettings", "Keep"]
 
 Keep = Literal["last", "best-objective"]
 KEEP: tuple[Keep, ...] = ("last", "best-objective")
-T = TypeVar("T")
-Request = Job | Reading | Question | Move
-Rounds = Generator[Request, Any, T]
-"""Code that asks for rounds and what comes between them, and returns a T; who answers decides how they are run."""
 PLAIN = ValidationRisk()
 
 
@@ -82,58 +76,6 @@ class Kept(NamedTuple):
         """Return the first chain of a lane."""
         assert lane.lead is not None
         return cls(step, clone(lane.lead.params), clone(lane.lead.buffers), hyper)
-
-
-def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
-    """Run several runs in step: of what they ask for, what is of one kind together.
-
-    Whatever happens in a round happens where it was asked for.
-    """
-    ended: dict[int, T] = {}
-    waiting: dict[int, Request] = {}
-
-    def go_on(index: int, step: Callable[[], Request]) -> None:
-        try:
-            waiting[index] = step()
-        except StopIteration as end:
-            ended[index] = end.value
-
-    for index, run in enumerate(runs):
-        go_on(index, partial(next, run))
-    while waiting:
-        first = min(_turn(asked) for asked in waiting.values())
-        group = [index for index, asked in waiting.items() if _turn(asked) == first]
-        asked = [waiting.pop(index) for index in group]
-        try:
-            outcomes = _answers(asked, runner)
-        except BaseException as error:
-            for index in group:
-                go_on(index, partial(runs[index].throw, error))
-        else:
-            for index, outcome in zip(group, outcomes, strict=True):
-                go_on(index, partial(runs[index].send, outcome))
-    return [ended[index] for index in range(len(runs))]
-
-
-def _turn(asked: Request) -> int:
-    """Return what comes first of what runs wait for: rounds last, so that all runs meet there."""
-    kinds = (Reading, Question, Move)
-    return next((turn for turn, kind in enumerate(kinds) if isinstance(asked, kind)), 3 + _is_tuned(asked))
-
-
-def _is_tuned(asked: Request) -> bool:
-    return isinstance(asked, Job) and asked.plan.derivatives
-
-
-def _answers(asked: Sequence[Any], runner: Runner) -> Sequence[Any]:
-    """Answer requests of one kind."""
-    methods: dict[type, Callable[[Sequence[Any]], Sequence[Any]]] = {
-        Reading: runner.read,
-        Question: runner.evaluate,
-        Move: runner.move,
-        Job: runner.run,
-    }
-    return methods[type(asked[0])](asked)
 
 
 class Fit:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.data import as_source
-from pactune.engine import Engine, Runner, as_engine
+from pactune.engine import Engine, Runner, as_engine, drive
 from pactune.errors import SettingError
-from pactune.fitting import Fit, FitSettings, Keep, drive
+from pactune.fitting import Fit, FitSettings, Keep
 from pactune.objectives import AutoZeta
 from pactune.result import Result, Row
 from pactune.tuner import Tuner

@@ -3,6 +3,7 @@
 from pactune.engine.base import Engine
 from pactune.engine.captured import Captured
 from pactune.engine.choice import as_engine
+from pactune.engine.drive import Rounds, drive
 from pactune.engine.eager import Eager
 from pactune.engine.lane import Lane
 from pactune.engine.paired import Drifts, PairedChains, Paths, run_pairs
@@ -29,12 +30,14 @@ __all__ = [
     "Question",
     "Reading",
     "Reported",
+    "Rounds",
     "Runner",
     "Traced",
     "World",
     "as_engine",
     "combine",
     "consumes_randomness",
+    "drive",
     "run_chains",
     "run_pairs",
     "run_round",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pactune.engine.chain import Chain
-from pactune.hypergradient.trajectory import Tick
+from pactune.hypergradient.records import Tick
 
 __all__ = ["ORDERED", "Engine", "Track", "log"]
 

@@ -16,7 +16,7 @@ from pactune.engine.chain import Carry
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
 from pactune.engine.stacked import JointPair
 from pactune.engine.traced import Program, as_flat, trace
-from pactune.hypergradient.trajectory import Pair, Tick
+from pactune.hypergradient.records import Pair, Tick
 from pactune.trees import Params
 
 __all__ = ["Captured"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pactune.engine.plan import Plan
 from pactune.hypergradient.base import Running, Tape
-from pactune.hypergradient.trajectory import InnerState, Record, Tick
+from pactune.hypergradient.records import InnerState, Record, Tick
 from pactune.trees import Params
 
 __all__ = ["Carry", "Chain", "ChainEnd"]

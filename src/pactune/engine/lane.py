@@ -10,7 +10,7 @@ from pactune.engine.eager import Eager
 from pactune.engine.plan import Job, OnStep, Outcome, Plan
 from pactune.engine.runner import Runner
 from pactune.engine.world import World
-from pactune.hypergradient.trajectory import InnerState, Tick
+from pactune.hypergradient.records import InnerState, Tick
 from pactune.parallel import ALONE, Team
 from pactune.streams import Streams
 from pactune.trees import Params

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from pactune.data import Source
 from pactune.hypergradient.base import Estimator
-from pactune.hypergradient.trajectory import InnerState, Tick, Trajectory
+from pactune.hypergradient.records import InnerState, Tick
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem import Problem
 from pactune.trees import Params, axpy
 

@@ -12,7 +12,7 @@ from pactune.engine.base import Engine, Track
 from pactune.engine.chain import Chain, ChainEnd
 from pactune.engine.eager import Eager
 from pactune.engine.plan import Job, Outcome, Plan
-from pactune.hypergradient.trajectory import Tick
+from pactune.hypergradient.records import Tick
 from pactune.streams import forked_rng
 from pactune.trees import Params, clone, scale, zeros_like
 

@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 from pactune.data import Batch
 from pactune.engine.base import ORDERED, Track
 from pactune.engine.chain import Carry
-from pactune.hypergradient.trajectory import InnerState, Observation, Pair, Tick, Trajectory
+from pactune.hypergradient.records import InnerState, Observation, Pair, Tick
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add
 
 __all__ = ["Feed", "Flat", "Outside", "Segment", "Shape", "flatten", "refusal"]

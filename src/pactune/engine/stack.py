@@ -13,7 +13,7 @@ from pactune.engine.chain import ChainEnd
 from pactune.engine.plan import Job, OnStep, Outcome
 from pactune.engine.rounds import combine, half_inverse_root
 from pactune.engine.stacked import Joiner, StackedObjective, StackedProblem, stack, unstack
-from pactune.hypergradient.trajectory import InnerState, Tick
+from pactune.hypergradient.records import InnerState, Tick
 from pactune.parallel import ALONE
 from pactune.problem import Problem
 from pactune.trees import Params, clone, scale

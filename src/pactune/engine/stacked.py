@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pactune.data import Batch, Source
 from pactune.data.source import map_tensors
-from pactune.hypergradient.trajectory import InnerState, Pair, Tick, Trajectory
+from pactune.hypergradient.records import InnerState, Pair, Tick
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.modules import evaluating
 from pactune.objectives.base import Measured, Objective, PathContext
 from pactune.problem import Evaluation, Problem

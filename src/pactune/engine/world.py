@@ -10,7 +10,7 @@ from torch import nn
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.trajectory import InnerState, Tick
+from pactune.hypergradient.records import InnerState, Tick
 from pactune.problem import Problem
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
+from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
 from pactune.hypergradient.segments import Segments
-from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, add_, zeros_like
 
 __all__ = ["Estimator", "Running", "Tape", "sweep"]

@@ -11,7 +11,8 @@ from torch.autograd import forward_ad
 from pactune.dynamics.base import Dynamics, Slots
 from pactune.errors import SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape
-from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
+from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, dot, zeros_like
 
 __all__ = ["ForwardMode"]

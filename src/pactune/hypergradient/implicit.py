@@ -11,7 +11,8 @@ import torch
 from pactune.dynamics.base import Dynamics
 from pactune.errors import GradientError, SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape
-from pactune.hypergradient.trajectory import InnerState, Observation, Record, Trajectory, ValueAndGradient
+from pactune.hypergradient.records import InnerState, Observation, Record, ValueAndGradient
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, axpy, dot, scale, sub, zeros_like
 
 __all__ = ["ConjugateGradient", "Identity", "Implicit", "LinearSolver", "Neumann"]

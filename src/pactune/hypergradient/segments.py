@@ -9,7 +9,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from pactune.errors import SettingError
-from pactune.hypergradient.trajectory import InnerState, Linear, Record, Tick, Trajectory
+from pactune.hypergradient.records import InnerState, Linear, Record, Tick
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params
 
 __all__ = ["Segments", "check_segment", "last_segment", "root_segment"]

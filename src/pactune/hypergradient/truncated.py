@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape, sweep
+from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
 from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
-from pactune.hypergradient.trajectory import Adjoint, InnerState, Observation, Record, Trajectory, ValueAndGradient
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, add_, zeros_like
 
 __all__ = ["Truncated"]

@@ -13,7 +13,8 @@ import torch
 
 from pactune.engine import Lane, Plan
 from pactune.hypergradient.base import Estimator
-from pactune.hypergradient.trajectory import InnerState, Tick, Trajectory
+from pactune.hypergradient.records import InnerState, Tick
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.streams import forked_rng
 from pactune.trees import Params
 
