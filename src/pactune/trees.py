@@ -43,8 +43,11 @@ def add(a: Params, b: Params) -> Params:
 
 def add_(a: Params, b: Params) -> None:
     """Add b to a in place."""
-    for name, value in a.items():
-        value.add_(b[name])
+    if _many(a, b):
+        torch._foreach_add_(list(a.values()), [b[name] for name in a])
+    else:
+        for name, value in a.items():
+            value.add_(b[name])
 
 
 def sub(a: Params, b: Params) -> Params:

@@ -79,16 +79,16 @@ class Adam(Dynamics):
     ) -> tuple[Params, Slots]:
         """Make the same step with one kernel per operation for all tensors, where no derivative is wanted."""
         beta1, beta2 = self.betas
-        names, p, g = list(params), list(params.values()), [gradient[name] for name in params]
+        names, g = list(params), [gradient[name] for name in params]
         first = torch._foreach_lerp([slots["first"][name] for name in names], g, 1 - beta1)
         second = torch._foreach_mul([slots["second"][name] for name in names], beta2)
         torch._foreach_addcmul_(second, g, g, 1 - beta2)
         denominator = torch._foreach_sqrt(second)
         torch._foreach_div_(denominator, numbers["root"])
         torch._foreach_add_(denominator, self.eps)
-        update = torch._foreach_mul(first, numbers["size"])
-        torch._foreach_div_(update, denominator)
-        moved = torch._foreach_sub(p, update)
+        moved = torch._foreach_mul(first, -numbers["size"])
+        torch._foreach_div_(moved, denominator)
+        torch._foreach_add_(moved, list(params.values()))
         named = [dict(zip(names, values, strict=True)) for values in (moved, first, second)]
         return named[0], {"first": named[1], "second": named[2]}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pactune.errors import SettingError
 from pactune.objectives.base import Measured, Objective, PathContext, Zeta, check_bound, check_zeta, clip
-from pactune.trees import Params, dot, scale, sub
+from pactune.trees import Params, add_, dot, scale, sub
 
 __all__ = ["PACBayes", "SameDistribution"]
 
@@ -54,8 +54,10 @@ class PACBayes(Objective):
         if not self.closed:
             return super().measure(train, valid, context, by_valid=by_valid)
         difference = sub(train, valid)
+        value = dot(difference, difference)
         second = scale(-2.0, difference) if by_valid else {}
-        return Measured(dot(difference, difference), scale(2.0, difference), second)
+        add_(difference, difference)
+        return Measured(value, difference, second)
 
 
 @dataclass(frozen=True)
