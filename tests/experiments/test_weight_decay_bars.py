@@ -24,13 +24,15 @@ def test_linear_rows_are_complete(data):
     assert study.finished == study.asked
     assert study.settings["outer_steps"] == 100
     found = summarise(study)
-    assert {"plain", "zero", "min_norm", "regularized", "oracle"} <= set(found.values)
+    assert {"plain", "zero", "min_norm", "regularized", "online", "oracle"} <= set(found.values)
     assert len(found.values["regularized"]) >= 10
+    assert len(found.values["online"]) >= 10
 
 
+@pytest.mark.parametrize("method", ["regularized", "online"])
 @pytest.mark.parametrize(("data", "exceptions"), [("mnist", 0), ("cifar10", 1)])
-def test_eq_5_is_above_zeta_0(data, exceptions):
-    gain = compare(summarise(table("linear", data)), "regularized", "zero")
+def test_eq_5_is_above_zeta_0(data, exceptions, method):
+    gain = compare(summarise(table("linear", data)), method, "zero")
     assert gain.wins == gain.of - exceptions
     assert gain.gain["low"] > 0
 
@@ -41,6 +43,14 @@ def test_eq_5_is_above_least_norm():
     assert cifar.wins == cifar.of - 2
     assert cifar.gain["low"] > 0
     assert compare(summarise(table("linear", "mnist")), "regularized", "min_norm").gain["mean"] > 0
+
+
+def test_automatic_zeta_is_above_its_aim_on_mnist():
+    found = summarise(table("linear", "mnist"))
+    assert found.interval("auto")["mean"] >= 0.675
+    for other in ("zero", "plain", "regularized"):
+        gain = compare(found, "auto", other)
+        assert gain.wins == gain.of >= 10
 
 
 def test_residual_network_has_three_draws():
