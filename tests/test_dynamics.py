@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.dynamics import Dynamics, StepInputs
+from pactune.engine import run_round
 from pactune.trees import Params, clone
 
 STEPS = 50
@@ -214,3 +215,40 @@ def test_schedule_that_leaves_the_positive_numbers_is_refused() -> None:
     tuner = pt.Tuner(given, inner=pt.Langevin(lambda t: 0.1 - t, 10.0), inner_steps=3, outer=outer)
     with pytest.raises(pt.SettingError, match=r"schedule gave -0\.9 at 1"):
         tuner.hypergradient()
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_donated_step_is_the_same_step_in_the_same_memory(decoupled: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"large": (200, 100), "small": (7,), "smaller": ()}  # large ones go one by one, small ones together
+
+    def tree() -> Params:
+        return {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+
+    adam, params, decay = pt.Adam(1e-2, decoupled=decoupled), tree(), tree()
+    slots = adam.slots(params)
+    for step in range(3):
+        inputs = StepInputs(tree(), lambda at: {n: decay[n] * at[n] for n in at}, {}, None, adam.numbers(step))
+        with torch.no_grad():
+            wanted, wanted_slots = adam.step(params, slots, inputs)
+            places = {name: value.data_ptr() for name, value in params.items()}
+            params, slots = adam.step(params, slots, inputs._replace(donated=True))
+        assert {name: value.data_ptr() for name, value in params.items()} == places
+        for name in shapes:
+            assert torch.equal(params[name], wanted[name])
+            assert all(torch.equal(slots[slot][name], wanted_slots[slot][name]) for slot in slots)
+
+
+def test_a_round_leaves_where_it_started_alone() -> None:
+    given = problem()
+    outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
+    tuner = pt.Tuner(given, inner=pt.Adam(1e-2), inner_steps=6, outer=outer, objective=pt.PACBayes(0.1))
+    plan, lane = tuner.plan(0.1), tuner.lane
+    for _ in range(2):
+        job = lane.job(plan, given.hyperparameters())
+        (state,) = job.states
+        before = [value.clone() for part in (state.params, *state.slots.values()) for value in part.values()]
+        outcome = run_round(job)
+        after = [value for part in (state.params, *state.slots.values()) for value in part.values()]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        lane.take(outcome)

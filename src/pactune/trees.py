@@ -13,6 +13,7 @@ __all__ = [
     "add",
     "add_",
     "axpy",
+    "blocks",
     "clone",
     "detach",
     "dot",
@@ -23,12 +24,14 @@ __all__ = [
     "scale",
     "split",
     "sub",
+    "sub_",
     "zeros_like",
 ]
 
 Params = dict[str, Tensor]
 
 MANY = 8  # tensors from which on one kernel for all of them beats one for each
+LARGE = 2**14  # numbers of a tensor from which on its memory counts for more than the calls
 
 
 def map_tree(function: Callable[..., Tensor], tree: Params, *others: Params) -> Params:
@@ -53,6 +56,15 @@ def add_(a: Params, b: Params) -> None:
 def sub(a: Params, b: Params) -> Params:
     """Return a − b."""
     return _foreach(torch._foreach_sub, a, b) if _many(a, b) else map_tree(torch.sub, a, b)
+
+
+def sub_(a: Params, b: Params) -> None:
+    """Subtract b from a in place."""
+    if _many(a, b):
+        torch._foreach_sub_(list(a.values()), [b[name] for name in a])
+    else:
+        for name, value in a.items():
+            value.sub_(b[name])
 
 
 def mul(a: Params, b: Params) -> Params:
@@ -88,6 +100,20 @@ def dot(a: Params, b: Params) -> Tensor:
 def norm(a: Params) -> Tensor:
     """Return the Euclidean norm ‖a‖ over all tensors."""
     return dot(a, a).sqrt()
+
+
+def blocks(a: Params) -> list[list[str]]:
+    """Return the names in blocks for operations that follow each other.
+
+    All at once on an accelerator and for small tensors; on a CPU large ones one by one, so that what is computed on the
+    way stays in the cache.
+
+    >>> blocks({"large": torch.zeros(1000, 1000), "small": torch.zeros(10), "smaller": torch.zeros(5)})
+    [['small', 'smaller'], ['large']]
+    """
+    large = [name for name, value in a.items() if value.device.type == "cpu" and value.numel() > LARGE]
+    small = [name for name in a if name not in large]
+    return [*([small] if small else []), *([name] for name in large)]
 
 
 def zeros_like(a: Params) -> Params:

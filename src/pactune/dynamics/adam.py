@@ -22,9 +22,11 @@ from pactune.dynamics.base import (
     step_size,
 )
 from pactune.errors import SettingError
-from pactune.trees import Params, add, map_tree, scale, zeros_like
+from pactune.trees import Params, add, blocks, map_tree, scale, zeros_like
 
 __all__ = ["Adam"]
+
+Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Adam(Dynamics):
         eta, (beta1, beta2) = inputs.numbers["lr"], self.betas
         gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
         if not (inputs.factors or torch.is_grad_enabled()):
-            moved, slots = self._fused(params, slots, gradient, inputs.numbers)
+            moved, slots = self._fused(params, slots, gradient, inputs.numbers, donated=inputs.donated)
             return (decay(moved, inputs, eta) if self.decoupled else moved), slots
         first = map_tree(lambda m, g: torch.lerp(m, g, 1 - beta1), slots["first"], gradient)
         second = map_tree(lambda v, g: (v * beta2).addcmul(g, g, value=1 - beta2), slots["second"], gradient)
@@ -75,22 +77,37 @@ class Adam(Dynamics):
         return (decay(moved, inputs, eta) if self.decoupled else moved), {"first": first, "second": second}
 
     def _fused(
-        self, params: Params, slots: Slots, gradient: Params, numbers: Mapping[str, Number]
+        self, params: Params, slots: Slots, gradient: Params, numbers: Mapping[str, Number], *, donated: bool = False
     ) -> tuple[Params, Slots]:
         """Make the same step with one kernel per operation for all tensors, where no derivative is wanted."""
+        first, second = (dict(slots[slot]) for slot in ("first", "second"))
+        moved = dict(params)
+        for names in blocks(params) if donated else [list(params)]:
+            trees = (moved, first, second)
+            p, m, v, g = ([tree[name] for name in names] for tree in (*trees, gradient))
+            for tree, values in zip(trees, self._block(p, m, v, g, numbers, donated=donated), strict=True):
+                tree.update(zip(names, values, strict=True))
+        return moved, {"first": first, "second": second}
+
+    def _block(
+        self, p: Tensors, m: Tensors, v: Tensors, g: Tensors, numbers: Mapping[str, Number], *, donated: bool
+    ) -> tuple[Tensors, Tensors, Tensors]:
+        """Return the parameters and the moving averages of some tensors after the step."""
         beta1, beta2 = self.betas
-        names, g = list(params), [gradient[name] for name in params]
-        first = torch._foreach_lerp([slots["first"][name] for name in names], g, 1 - beta1)
-        second = torch._foreach_mul([slots["second"][name] for name in names], beta2)
-        torch._foreach_addcmul_(second, g, g, 1 - beta2)
-        denominator = torch._foreach_sqrt(second)
+        if donated:
+            torch._foreach_lerp_(m, g, 1 - beta1)
+            torch._foreach_mul_(v, beta2)
+        else:
+            m, v = torch._foreach_lerp(m, g, 1 - beta1), torch._foreach_mul(v, beta2)
+        torch._foreach_addcmul_(v, g, g, 1 - beta2)
+        denominator = torch._foreach_sqrt(v)
         torch._foreach_div_(denominator, numbers["root"])
         torch._foreach_add_(denominator, self.eps)
-        moved = torch._foreach_mul(first, -numbers["size"])
-        torch._foreach_div_(moved, denominator)
-        torch._foreach_add_(moved, list(params.values()))
-        named = [dict(zip(names, values, strict=True)) for values in (moved, first, second)]
-        return named[0], {"first": named[1], "second": named[2]}
+        update = torch._foreach_mul(m, -numbers["size"])
+        torch._foreach_div_(update, denominator)
+        moved, other = (p, update) if donated else (update, p)
+        torch._foreach_add_(moved, other)
+        return moved, m, v
 
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pactune.errors import SettingError
-from pactune.trees import Params, add, map_tree, scale, sub
+from pactune.trees import Params, add, blocks, map_tree, scale, sub, sub_
 
 __all__ = [
     "Dynamics",
@@ -41,6 +41,7 @@ class StepInputs(NamedTuple):
         numbers: what changes with the step count, as `Dynamics.numbers` gives it; tensors where steps are recorded once
             and run many times.
         penalty_product: (θ, v) ↦ ∇²penalty(θ) v, for the way back; None without a penalty.
+        donated: whether nobody needs the parameters and the slots any more, so that the step may write into them.
     """
 
     gradient: Params
@@ -49,6 +50,7 @@ class StepInputs(NamedTuple):
     noise: Params | None
     numbers: Mapping[str, Number]
     penalty_product: Callable[[Params, Params], Params] | None = None
+    donated: bool = False
 
 
 class StepAdjoint(NamedTuple):
@@ -151,6 +153,11 @@ def coupled(params: Params, inputs: StepInputs) -> Params:
 def decay(params: Params, inputs: StepInputs, eta: Number) -> Params:
     """Return θ' − η ∇penalty(θ'), the decoupled form of Loshchilov and Hutter."""
     if inputs.penalty_gradient is None:
+        return params
+    if inputs.donated and not inputs.factors:
+        penalty = inputs.penalty_gradient(params)
+        for names in blocks(params):
+            sub_({name: params[name] for name in names}, scale(eta, {name: penalty[name] for name in names}))
         return params
     return descend(params, inputs.penalty_gradient(params), eta, inputs.factors)
 

@@ -61,7 +61,7 @@ class Chain:
     def __init__(self, plan: Plan, state: InnerState, hyper: Params, drawn: Params | None, phase: int = 0) -> None:
         self.plan, self._phase = plan, phase
         self._tape = Tape(hyper, drawn, plan.inner_steps)
-        self._state = state
+        self._state, self._owned = state, False  # the state at the start is that of the last round, which is kept
         problem = plan.trajectory.problem
         self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
         self._risk_side: Running | None = None
@@ -91,10 +91,15 @@ class Chain:
             seen = trajectory.look(self._state, hyper, tick)
             if path is not None:
                 path.skipped(record)
-        self._state = trajectory.advance(self._state, hyper, tick, seen)
+        unseen = self._tape.length < self.plan.ahead
+        self._state = trajectory.advance(self._state, hyper, tick, seen, donated=unseen and self._owned)
+        self._owned = True
         self._tape.length += 1
-        for side in {id(s): s for s in (self._risk_side, path) if s is not None}.values():
-            side.moved(record)
+        if unseen and self._risk_side is not None:
+            self._risk_side.jumped({})
+        elif not unseen:
+            for side in {id(s): s for s in (self._risk_side, path) if s is not None}.values():
+                side.moved(record)
         return seen.summand, found
 
     @property
@@ -121,7 +126,7 @@ class Chain:
 
     def jump(self, carry: Carry, steps: int) -> None:
         """Take up the chain after `steps` steps that no estimator had to see."""
-        self._state, self._total = carry.state, carry.total
+        self._state, self._total, self._owned = carry.state, carry.total, True
         self._tape.length += steps
         if self._risk_side is not None:
             self._risk_side.jumped({})

@@ -120,10 +120,12 @@ class Trajectory:
 
     # Moving
 
-    def advance(self, state: InnerState, hyper: Params, tick: Tick, seen: Observation) -> InnerState:
-        """Return the state after the step, from what was observed at θ_t."""
+    def advance(
+        self, state: InnerState, hyper: Params, tick: Tick, seen: Observation, *, donated: bool = False
+    ) -> InnerState:
+        """Return the state after the step, from what was observed at θ_t; in the memory of one that is donated."""
         with torch.no_grad():
-            params, slots = self._move(self.dynamics, state, hyper, tick, seen.gradient)
+            params, slots = self._move(self.dynamics, state, hyper, tick, seen.gradient, donated=donated)
         return InnerState(params, slots, seen.buffers, state.step + 1)
 
     def replay(self, state: InnerState, hyper: Params, tick: Tick, *, graph: bool) -> Adjoint:
@@ -305,11 +307,19 @@ class Trajectory:
         return PathContext(eta, factors, self.problem.train.rows, self.problem.valid.rows)
 
     def _move(
-        self, dynamics: Dynamics, state: InnerState, hyper: Params, tick: Tick, gradient: Params
+        self,
+        dynamics: Dynamics,
+        state: InnerState,
+        hyper: Params,
+        tick: Tick,
+        gradient: Params,
+        *,
+        donated: bool = False,
     ) -> tuple[Params, Slots]:
         penalty = (lambda at: self.problem.penalty_gradient(at, hyper)) if self.problem.has_penalty else None
         factors = self._factors(state.params, hyper)
-        inputs = StepInputs(gradient, penalty, factors, tick.noise, self._numbers(state, tick))
+        numbers = self._numbers(state, tick)
+        inputs = StepInputs(gradient, penalty, factors, tick.noise, numbers, donated=donated)
         return dynamics.step(state.params, state.slots, inputs)
 
     def _seed(self, key: int | None) -> None:
