@@ -178,23 +178,47 @@ def _close(found: Tensor, wanted: Tensor) -> bool:
 
 
 def _turn_products(graph: fx.GraphModule) -> None:
-    """Compute AᵀB, where it is tall, as (BᵀA)ᵀ.
+    """Compute products of many runs from the other side where that is faster.
 
-    The weight gradient of a stacked layer comes as the former; the latter is several times faster on a CPU, and what
-    follows then reads memory in order.
+    Where the result is tall, AᵀB becomes (BᵀA)ᵀ: the weight gradient of a stacked layer comes as the former, the latter
+    is several times faster on a CPU, and what follows then reads memory in order. On a CPU ABᵀ, the layer itself,
+    becomes (BAᵀ)ᵀ too.
     """
-    aten = torch.ops.aten
+    bmm, transpose = torch.ops.aten.bmm.default, torch.ops.aten.transpose.int
+
+    def turned(node: fx.Node) -> fx.Node:
+        if _is_turned(node):
+            return node.args[0]  # type: ignore[return-value]
+        return graph.graph.call_function(transpose, (node, 1, 2))
+
     for node in list(graph.graph.nodes):
-        if node.target is not aten.bmm.default:
+        if node.target is not bmm:
             continue
-        left, right = node.args
-        tall = node.meta["val"].shape[-1] < node.meta["val"].shape[-2]
-        if tall and left.target is aten.transpose.int and sorted(a % 3 for a in left.args[1:]) == [1, 2]:
+        left, right = (_bare(arg) for arg in node.args)
+        result = node.meta["val"]
+        tall = result.shape[-1] < result.shape[-2]
+        if tall and (_is_turned(left) or (_is_turned(right) and result.device.type == "cpu")):
             with graph.graph.inserting_before(node):
-                turned = graph.graph.call_function(aten.transpose.int, (right, 1, 2))
-                product = graph.graph.call_function(aten.bmm.default, (turned, left.args[0]))
-                node.replace_all_uses_with(graph.graph.call_function(aten.transpose.int, (product, 1, 2)))
+                product = graph.graph.call_function(bmm, (turned(right), turned(left)))
+                node.replace_all_uses_with(graph.graph.call_function(transpose, (product, 1, 2)))
             graph.graph.erase_node(node)
+
+
+def _bare(node: fx.Node) -> fx.Node:
+    """Return a node without views that change nothing."""
+    aten = torch.ops.aten
+    while node.target in (aten.expand.default, aten.view.default, aten._unsafe_view.default):
+        before: fx.Node = node.args[0]  # type: ignore[assignment]
+        if before.meta["val"].shape != node.meta["val"].shape:
+            break
+        node = before
+    return node
+
+
+def _is_turned(node: fx.Node) -> bool:
+    """Whether a node is the transpose of many matrices."""
+    axes = node.args[1:]
+    return node.target is torch.ops.aten.transpose.int and sorted(a % 3 for a in axes) == [1, 2]  # type: ignore[operator]
 
 
 def _first_reason(tracks: Sequence[Track]) -> str | None:
