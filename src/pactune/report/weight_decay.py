@@ -19,6 +19,7 @@ from pactune.report.study_facts import fact_table, has_papers_settings, pair_nam
 __all__ = ["MAKERS", "study_section"]
 
 LAST = 5  # outer steps over which the paper averages the generalisation error
+DECADES = 100.0  # between the least and the largest error of a figure, from which on its axis is logarithmic
 COLUMNS = {
     "test_accuracy": "test accuracy",
     "valid_accuracy": "validation accuracy",
@@ -71,14 +72,17 @@ def _correlation(study: StudyRecord) -> Parts:
     for color, zeta in enumerate(zetas):
         own = [(x, y) for run, y, x in points if run.cell["zeta"] == zeta]
         lines.append(Line(f"ζ = {zeta:g}", [x for x, _ in own], [y for _, y in own], color=color, points=True))
+    errors = [y for _, y, _ in points]
+    wide = bool(errors) and 0 < DECADES * min(errors) < max(errors)
     figure = Figure("generalisation error", "√ΣY over all steps", "test loss − validation loss", lines, log_x=True)
+    figure = figure._replace(log=wide)
     words = [
         "Generalisation error, the mean of test loss minus validation loss over the last "
         f"{LAST} outer steps, against the regularizer over all steps of the run."
     ]
     tables = []
     if len(zetas) > 1:
-        x, y = np.array([x for _, _, x in points]), np.array([y for _, y, _ in points])
+        x, y = np.array([x for _, _, x in points]), np.array(errors)
         shown = [f"{stats.pearsonr(np.log(x), y).statistic:+.3f}", f"{stats.spearmanr(x, y).statistic:+.3f}"]
         tables = [Table(("runs", "Pearson, log regularizer", "Spearman"), [[str(len(points)), *shown]])]
     return "Generalisation error and regularizer (Figures 4.3 and C.14–C.16)", words, tables, [figure]
