@@ -159,7 +159,14 @@ def test_interrupted_command_goes_on(home, tmp_path):
     code = "import sys; sys.argv[0] = 'pactune'; from pactune.cli import main; main()"
     command = [sys.executable, "-c", code, "reproduce", "weight-decay", "--quick", "--seeds", "1"]
     command += ["--outer-steps", "40", "--output", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell that started the tests in the background makes all its children ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not any('"row"' in path.read_text() for path in tmp_path.rglob("cells/*/*/journal.jsonl")):
         assert process.poll() is None, process.communicate()
