@@ -171,12 +171,12 @@ class Chooser(nn.Module):
         return out if float(out.detach().sum()) > 0 else 2 * out
 
 
-def with_model(net: nn.Module, engine: str) -> pt.Tuner:
+def with_model(net: nn.Module, engine: str, inner: Any = pt.SGD(0.1)) -> pt.Tuner:  # noqa: B008
     hyper = pt.WeightDecay(net)
     x, y = sample("cpu", torch.float64)
     problem = pt.Problem(net, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
     outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-    return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
+    return pt.Tuner(problem, inner=inner, inner_steps=T, outer=outer, engine=engine)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,14 @@ def test_what_cannot_be_recorded_is_run_step_by_step_with_its_reason(
         eager, traced = histories(with_model(copy.deepcopy(net), "eager"), with_model(net, "traced"))
     assert eager.equals(traced)
     assert any(reason in message for message in caplog.messages)
+
+
+def test_a_recording_that_fails_leaves_the_start_of_the_round_alone() -> None:
+    """Plain training starts each round where the tuned run shares its state at first."""
+    torch.manual_seed(0)
+    net = Chooser().double()
+    eager, traced = (with_model(copy.deepcopy(net), engine, pt.Adam(1e-2)).fit(3) for engine in ("eager", "traced"))
+    assert eager.plain.equals(traced.plain)
 
 
 class Backwards(Sampler[int]):

@@ -126,7 +126,8 @@ class Chain:
 
     def jump(self, carry: Carry, steps: int) -> None:
         """Take up the chain after `steps` steps that no estimator had to see."""
-        self._state, self._total, self._owned = carry.state, carry.total, True
+        self._state, self._total = carry.state, carry.total
+        self._owned = self._owned or steps > 0  # after no step it is still the state at the start
         self._tape.length += steps
         if self._risk_side is not None:
             self._risk_side.jumped({})
