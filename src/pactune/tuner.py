@@ -377,7 +377,7 @@ class Tuner:
                 self.problem.load_hyper(last)
             self._last = None
         if self._pending:
-            yield Move(self.problem, self.outer)
+            yield Move(self.outer)
             self.outer.zero_grad(set_to_none=True)
             self._pending = False
 

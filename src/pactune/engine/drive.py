@@ -35,7 +35,7 @@ def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
         go_on(index, partial(next, run))
     while waiting:
         first = min(_turn(asked) for asked in waiting.values())
-        group = [index for index, asked in waiting.items() if _turn(asked) == first]
+        group = sorted(index for index, asked in waiting.items() if _turn(asked) == first)  # always the same stack
         asked = [waiting.pop(index) for index in group]
         try:
             outcomes = _answers(asked, runner)

@@ -144,9 +144,7 @@ class Move(NamedTuple):
     """λ is to move.
 
     Attributes:
-        problem: of the run.
         outer: the optimizer of λ, which finds its gradient in `.grad`.
     """
 
-    problem: Problem
     outer: torch.optim.Optimizer

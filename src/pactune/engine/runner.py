@@ -33,6 +33,7 @@ class Runner:
 
     _stacks: dict[tuple[int, ...], tuple[Stack | None, list[Trajectory]]] = field(default_factory=dict, init=False)
     _joined: set[tuple[int, ...]] = field(default_factory=set, init=False)
+    _evaluates_together: bool = field(default=True, init=False)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run one round of every job."""
@@ -57,12 +58,16 @@ class Runner:
     def evaluate(self, questions: Sequence[Question]) -> list[dict[str, float]]:
         """Evaluate the model of every question, all at once where their rounds are stacked; return their columns."""
         names = list(questions[0].sources)
-        if self._together(questions) and all(list(question.sources) == names for question in questions):
+        if (
+            self._evaluates_together
+            and self._together(questions)
+            and all(list(question.sources) == names for question in questions)
+        ):
             try:
                 return _evaluate_stacked(questions, names)
             except Exception as error:  # a metric may do anything that vmap does not know
                 log.info("models are evaluated one by one: %s: %s", type(error).__name__, error)
-                self._joined.clear()
+                self._evaluates_together = False
         return [
             _columns(float(norm(q.problem.parameters())), {n: q.problem.evaluate(s) for n, s in q.sources.items()})
             for q in questions

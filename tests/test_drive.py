@@ -1,0 +1,80 @@
+"""Runs in step: what is of one kind is answered together, rounds last, and errors arrive where they were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from pactune.engine import Job, Move, Plan, Question, Reading, Runner, drive
+
+
+class Notes(Runner):
+    """Answers with the number of the request, and notes what was asked for together."""
+
+    def __init__(self, *, fails: str = "") -> None:
+        super().__init__()
+        self.groups: list[tuple[str, int]] = []
+        self._fails = fails
+
+    def _answer(self, kind: str, asked: Sequence[Any]) -> list[Any]:
+        self.groups.append((kind, len(asked)))
+        if kind == self._fails:
+            raise ArithmeticError(kind)
+        return list(range(len(asked)))
+
+    def run(self, jobs: Sequence[Any]) -> list[Any]:
+        return self._answer("tuned" if jobs[0].plan.derivatives else "plain", jobs)
+
+    def read(self, readings: Sequence[Any]) -> list[Any]:
+        return self._answer("read", readings)
+
+    def evaluate(self, questions: Sequence[Any]) -> list[Any]:
+        return self._answer("evaluate", questions)
+
+    def move(self, moves: Sequence[Any]) -> list[Any]:
+        return self._answer("move", moves)
+
+
+NOTHING = cast(Any, None)
+
+
+def job(*, tuned: bool = True) -> Job:
+    plan = Plan(NOTHING, 1, 0.0, NOTHING, NOTHING, derivatives=tuned)
+    return Job(plan, [], {}, lambda _: [])
+
+
+def run(*, plain: bool, seen: list[Any], rounds: int = 2) -> Iterator[Any]:
+    """Ask in the order of an outer step."""
+    for _ in range(rounds):
+        yield Move(NOTHING)
+        seen.append((yield job()))
+        yield Reading(NOTHING, NOTHING, 0.0)
+        if plain:
+            yield job(tuned=False)
+        yield Question(NOTHING, {})
+    return "end"
+
+
+def test_runs_of_different_length_meet_at_their_rounds() -> None:
+    notes, seen = Notes(), [[], [], []]
+    ends = drive([run(plain=index == 1, seen=seen[index]) for index in range(3)], notes)
+    assert ends == ["end"] * 3
+    assert seen == [[0, 0], [1, 1], [2, 2]]
+    once = [("move", 3), ("tuned", 3), ("read", 3), ("evaluate", 2)]
+    assert notes.groups[:4] == once
+    assert [count for kind, count in notes.groups if kind == "tuned"] == [3, 3]
+    assert [count for kind, count in notes.groups if kind == "plain"] == [1, 1]
+
+
+def test_an_error_arrives_where_it_was_asked_for() -> None:
+    def careful() -> Iterator[Any]:
+        try:
+            yield job()
+        except ArithmeticError as error:
+            return f"caught {error}"
+
+    assert drive([careful(), careful()], Notes(fails="tuned")) == ["caught tuned"] * 2
+    with pytest.raises(ArithmeticError, match="read"):
+        drive([run(plain=False, seen=[])], Notes(fails="read"))
