@@ -24,12 +24,19 @@ import pactune as pt
 from pactune.engine import Captured, Eager, Engine, Outcome, Runner
 from pactune.experiments.models import make_model
 
-FAST = {"tf32": True, "channels_last": True}
+FAST = {"tf32": True, "channels_last": True, "fuse": "updates"}
 ENGINES: dict[str, tuple[Engine, int, int]] = {  # engine, runs at once, inner steps of a round
     "eager": (Eager(), 1, 31),
     "captured": (Captured(), 1, 1001),
-    "channels last, TF32, updates fused": (Captured(fuse="updates", **FAST), 1, 1001),
-    "10 runs, channels last, TF32, updates fused": (Captured(steps=10, fuse="updates", **FAST), 10, 1001),
+    "channels last, TF32, updates fused": (Captured(**FAST), 1, 1001),
+    "channels last, TF32, updates fused, autotuned": (Captured(autotune=True, **FAST), 1, 1001),
+    "10 runs, channels last, TF32, updates fused": (Captured(steps=10, **FAST), 10, 1001),
+    "10 runs, channels last, TF32, updates fused, bfloat16": (
+        Captured(steps=10, autocast="bfloat16", **FAST),
+        10,
+        1001,
+    ),
+    "10 runs, channels last, TF32, updates fused, autotuned": (Captured(steps=10, autotune=True, **FAST), 10, 1001),
 }
 
 

@@ -153,3 +153,10 @@ def test_unfinished_studies_are_cut_where_all_runs_are(tmp_path):
     found = summarise(study._replace(records=cut))
     assert found.steps == 1
     assert found.values["zero"][1, 0] == cut[1].rows[0]["test_accuracy"]
+
+
+def test_plain_training_that_stopped_early_is_not_compared(tmp_path):
+    study = run(studies.table(TINY, SCALE), tmp_path)
+    assert len(summarise(study).values["plain"]) == len(SCALE.draws) * SCALE.inits
+    short = [r._replace(plain=r.plain[:1]) for r in study.records]
+    assert "plain" not in summarise(study._replace(records=short)).values

@@ -71,6 +71,7 @@ def summarise(study: StudyRecord) -> Summary:
     """Gather the methods of a study.
 
     Finished runs count. While none of a study is finished, all are cut at the outer step that each has reached.
+    Plain training counts where it went as far.
     """
     total = study.settings["outer_steps"]
     runs = [run for run in study.records if run.rows]
@@ -82,7 +83,7 @@ def summarise(study: StudyRecord) -> Summary:
     online = _first_zeta([run for run in tuned if run.cell["zeta"] != 0 and run.setting["online"]])
     auto = [run for run in used if run.cell["zeta"] == "auto" and run.kept]
     values = {
-        "plain": _values([run for run in zero if run.plain], lambda run: run.plain[:steps][-1]),
+        "plain": _values([run for run in zero if len(run.plain) >= steps], lambda run: run.plain[:steps][-1]),
         "zero": _values(zero, lambda run: run.rows[:steps][-1]),
         "min_norm": _values(zero, lambda run: least_norm_row(run.rows[:steps])),
         "regularized": _values(offline, lambda run: run.rows[:steps][-1]),
