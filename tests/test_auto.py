@@ -16,7 +16,7 @@ from pactune.experiments.digits import DemoSettings, load_digits, run_one
 OUTER = 6
 
 
-def _tuner(zeta="auto", *, seed: int = 0, rows: int = 20, shift: float = 1.0, **options) -> pt.Tuner:
+def _tuner(zeta="auto", *, seed: int = 0, rows: int = 20, shift: float = 1.0, losses=None, **options) -> pt.Tuner:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(2 * rows, 6, generator=generator)
     y = (x[:, 0] * shift + 0.5 * torch.randn(2 * rows, generator=generator) > 0).long()
@@ -26,7 +26,7 @@ def _tuner(zeta="auto", *, seed: int = 0, rows: int = 20, shift: float = 1.0, **
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
     hyper = pt.WeightDecay(model)
     train, valid = (x[:rows], y[:rows]), (x[rows:], y[rows:])
-    problem = pt.Problem(model, hyper, train=train, valid=valid, loss=functional.cross_entropy)
+    problem = pt.Problem(model, hyper, train=train, valid=valid, **(losses or {"loss": functional.cross_entropy}))
     settings = {
         "inner": pt.Adam(lr=1e-2),
         "inner_steps": 8,
@@ -101,12 +101,9 @@ def test_relative_zeta_balances_the_two_gradients() -> None:
 
 
 def test_losses_that_only_know_means_are_judged_row_by_row() -> None:
-    short = _tuner()
-    general = _tuner()
-    problem = general.problem
-    problem._loss, problem._train_loss, problem._valid_loss = None, _mean_loss, _mean_loss
-    problem._metrics = None
-    assert torch.allclose(short.problem.row_losses(short.problem.valid), problem.row_losses(problem.valid), atol=1e-6)
+    short = _tuner().problem
+    general = _tuner(losses={"train_loss": _mean_loss, "valid_loss": _mean_loss}).problem
+    assert torch.allclose(short.row_losses(short.valid), general.row_losses(general.valid), atol=1e-6)
 
 
 def _mean_loss(model, batch, hyper):
@@ -182,12 +179,8 @@ def test_the_demo_shows_the_effect() -> None:
 
 def test_a_start_without_risk_needs_a_scale() -> None:
     """A validation risk below 0 before training cannot scale the score; a number can."""
-    tuners = [_tuner(), _tuner(pt.AutoZeta(folds=2, scale=1.0))]
-    for tuner in tuners:
-        problem = tuner.problem
-        problem._loss, problem._metrics = None, None
-        problem._train_loss = _mean_loss
-        problem._valid_loss = _negative_loss
+    losses = {"train_loss": _mean_loss, "valid_loss": _negative_loss}
+    tuners = [_tuner(losses=losses), _tuner(pt.AutoZeta(folds=2, scale=1.0), losses=losses)]
     with pytest.raises(pt.SettingError, match="scale="):
         tuners[0].fit(2)
     assert tuners[1].fit(2).status == "completed"

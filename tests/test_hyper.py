@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.hyper import holders
+from pactune.hooks import holders
 from pactune.trees import Params, clone
 
 
@@ -165,6 +165,48 @@ def test_penalties_add_and_factors_multiply(classes: Any) -> None:
     assert float(problem.penalty(params, values)) == pytest.approx(
         0.15 * sum(float((p**2).sum()) for p in params.values()), rel=1e-5
     )
+
+
+class OneTensor(nn.Module):
+    """λ/2 ‖θ_name‖² for a single tensor."""
+
+    def __init__(self, name: str, value: float) -> None:
+        super().__init__()
+        self.name, self.value = name, nn.Parameter(torch.tensor(value))
+
+    def penalty(self, params: Params) -> Tensor:
+        return 0.5 * self.value * (params[self.name] ** 2).sum()
+
+
+class OneTensorClosed(OneTensor):
+    def penalty_gradient(self, params: Params) -> Params:
+        return {self.name: self.value * params[self.name]}
+
+    def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
+        return {"value": (params[self.name] * cotangent[self.name]).sum()}
+
+    def penalty_product(self, params: Params, vector: Params) -> Params:
+        return {self.name: self.value * vector[self.name]}
+
+
+@pytest.mark.parametrize("kind", [OneTensor, OneTensorClosed])
+def test_penalties_of_different_tensors_all_count(kind: Any, classes: Any) -> None:
+    model, data = network(), classes(12, 1)
+    names = ["0.weight", "0.weight", "2.bias"]
+    hyper = nn.ModuleList([kind(name, 0.3 + i) for i, name in enumerate(names)])
+    problem = pt.Problem(model, hyper, train=data, valid=data, loss=F.cross_entropy)
+    params, vector = problem.parameters(), {n: torch.randn_like(p) for n, p in problem.parameters().items()}
+    found = problem.penalty_gradient(params, problem.hyperparameters())
+    factors = {"0.weight": 0.3 + 1.3, "2.bias": 2.3}
+    for name, p in params.items():
+        torch.testing.assert_close(found[name].detach(), factors.get(name, 0.0) * p)
+    if kind is OneTensorClosed:
+        product = problem.penalty_product(params, problem.hyperparameters(), vector)
+        by_hyper = problem.penalty_vjp(params, problem.hyperparameters(), vector)
+        for name, v in vector.items():
+            torch.testing.assert_close(product[name].detach(), factors.get(name, 0.0) * v)
+        for i, name in enumerate(names):
+            torch.testing.assert_close(by_hyper[f"{i}.value"], (params[name] * vector[name]).sum())
 
 
 def test_tuning_moves_what_it_should(make: Any) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from pactune.errors import SettingError
 from pactune.trees import Params, mul
 
-__all__ = ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay", "holders"]
+__all__ = ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"]
 
 Granularity = Literal["element", "tensor", "global"]
 
@@ -192,11 +192,3 @@ class ExampleWeights(nn.Module):
         """Return mean(w_i ℓ_i) over a mini-batch; a loss with several numbers per row counts with their mean."""
         per_row = losses.reshape(len(losses), -1).mean(1)
         return (self.weights()[index.to(self.logits.device)] * per_row).mean()
-
-
-def holders(hyper: nn.Module, hook: str) -> list[nn.Module]:
-    """Return the outermost modules of `hyper` that define `hook`."""
-    found = getattr(hyper, hook, None)
-    if callable(found) and not isinstance(found, nn.Module):  # a child module may well be called "penalty"
-        return [hyper]
-    return [holder for child in hyper.children() for holder in holders(child, hook)]

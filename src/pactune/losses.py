@@ -1,15 +1,104 @@
-"""What the short form of a problem knows about losses: their batches and reductions, and the accuracy beside them."""
+"""The losses of a problem: one for both sides (the short form) or one for each (the general form), and the metrics."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from pactune.data import Batch
 from pactune.errors import DataError, SettingError
 
-__all__ = ["accuracy", "check_losses", "inputs_and_target", "knows_reduction"]
+__all__ = ["Closure", "Losses", "Metrics", "accuracy", "inputs_and_target"]
+
+Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
+Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
+
+
+class Losses:
+    """The losses as they were given, called on a batch with the model and the hyper module as they stand.
+
+    Args:
+        loss: `loss(prediction, target)`, the short form.
+        train_loss: `train_loss(model, data, hyper)`, the general form.
+        valid_loss: the same for the validation set.
+        metrics: `metrics(model, data)`; the short form has the accuracy by default.
+        weigher: the module that weighs the examples of the training set, in the short form.
+
+    Raises:
+        SettingError: neither one loss nor two, or one that cannot be called.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Tensor] | None,
+        train_loss: Closure | None,
+        valid_loss: Closure | None,
+        metrics: Metrics | None,
+        weigher: Any = None,
+    ) -> None:
+        _check(loss, train_loss, valid_loss)
+        self._loss, self._train_loss, self._valid_loss = loss, train_loss, valid_loss
+        self._metrics = metrics or (accuracy if loss is not None else None)
+        self._weigher = weigher
+
+    @property
+    def general(self) -> bool:
+        """Whether each side has a loss of its own."""
+        return self._loss is None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the examples of the training set are weighed."""
+        return self._weigher is not None
+
+    @property
+    def knows_rows(self) -> bool:
+        """Whether `rows` returns the losses of single rows."""
+        return knows_reduction(self._loss)
+
+    def given(self) -> dict[str, Any]:
+        """Return losses and metrics by the names of `Problem`'s arguments."""
+        return {
+            "loss": self._loss,
+            "train_loss": self._train_loss,
+            "valid_loss": self._valid_loss,
+            "metrics": self._metrics,
+        }
+
+    def train(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
+        """Return the training loss of a batch, without a penalty."""
+        if self._train_loss is not None:
+            return self._train_loss(model, batch.data, hyper)
+        if self._weigher is None:
+            return self._short(model, batch)
+        if not self.knows_rows:
+            raise SettingError('example weights need a loss that knows reduction="none", such as F.cross_entropy')
+        if batch.numbers is None:
+            raise DataError("example weights need rows known by number: pass tensors or a Dataset as `train`")
+        weighed: Tensor = self._weigher.weigh(self._short(model, batch, reduction="none"), batch.numbers)
+        return weighed
+
+    def valid(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
+        """Return the validation loss of a batch."""
+        if self._valid_loss is not None:
+            return self._valid_loss(model, batch.data, hyper)
+        return self._short(model, batch)
+
+    def rows(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the validation loss of every row of a batch. Shape (rows,)."""
+        return self._short(model, batch, reduction="none").reshape(batch.rows, -1).mean(1)
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor | float]:
+        """Return the metrics of a batch."""
+        return self._metrics(model, batch.data) if self._metrics else {}
+
+    def _short(self, model: nn.Module, batch: Batch, **options: str) -> Tensor:
+        assert self._loss is not None
+        *inputs, target = inputs_and_target(batch.data)
+        return self._loss(model(*inputs), target, **options)
 
 
 def knows_reduction(loss: object) -> bool:
@@ -37,7 +126,7 @@ def accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
     return {"accuracy": (scores.argmax(1) == target).double().mean()}
 
 
-def check_losses(loss: object, train_loss: object, valid_loss: object) -> None:
+def _check(loss: object, train_loss: object, valid_loss: object) -> None:
     """Raise unless there is one loss, or two of the general form."""
     short, general = loss is not None, (train_loss is not None, valid_loss is not None)
     if short and not any(general):

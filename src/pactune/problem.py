@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -13,19 +13,18 @@ from torch import Tensor, nn
 
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, PactuneError, SettingError
-from pactune.hyper import ExampleWeights, holders
-from pactune.losses import accuracy, check_losses, inputs_and_target, knows_reduction
+from pactune.hooks import Hooks, holders
+from pactune.hyper import ExampleWeights
+from pactune.losses import Closure, Losses, Metrics, inputs_and_target
 from pactune.modules import Names, evaluating, mode
 from pactune.provenance import DataMark
 from pactune.streams import forked_rng
 from pactune.swap import call_with
-from pactune.trees import Params, clone, map_tree
+from pactune.trees import Params, clone
 
 __all__ = ["Evaluation", "Problem"]
 
-Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
 T = TypeVar("T")
-Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
 
 MOST_BLOCKS = 256  # calls of a loss that only knows means, when single rows are judged
 
@@ -88,26 +87,14 @@ class Problem:
         metrics: Metrics | None = None,
     ) -> None:
         _check_modules(model, hyper)
-        check_losses(loss, train_loss, valid_loss)
+        weigher = _weigher(hyper) if loss is not None else None
+        self._losses = Losses(loss, train_loss, valid_loss, metrics, weigher)
         self.model, self.hyper = model, hyper
-        self._names = Names(model, hyper)
+        self._names, self._hooks = Names(model, hyper), Hooks(hyper)
         self.device, self.dtype = self._names.place()
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
         self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
-        self._loss, self._train_loss, self._valid_loss = loss, train_loss, valid_loss
-        self._metrics = metrics or (accuracy if loss is not None else None)
-        self._penalties: list[Any] = [*holders(hyper, "penalty")]
-        self._rates: list[Any] = [*holders(hyper, "learning_rates")]
-        self._initials: list[Any] = [*holders(hyper, "initial")]
-        self._weighers = holders(hyper, "weigh") if loss is not None else []
-        if len(self._weighers) > 1:
-            raise SettingError(f"at most one hyperparameter module may weigh examples, got {len(self._weighers)}")
-        for weigher in self._weighers:
-            if isinstance(weigher, ExampleWeights) and len(weigher.logits) < self.train.rows:
-                raise SettingError(
-                    f"`hyper` has {len(weigher.logits)} example weights and `train` {self.train.rows} rows; "
-                    "use ExampleWeights(rows)"
-                )
+        _check_weights(weigher, self.train.rows)
 
     runs: tuple[int, ...] = ()
     """The leading axes of risks and parameters: none, or one where many runs are one problem."""
@@ -152,10 +139,7 @@ class Problem:
             hyper.to(dtype),
             train=in_type(self.train, dtype),
             valid=in_type(self.valid, dtype),
-            loss=self._loss,
-            train_loss=self._train_loss,
-            valid_loss=self._valid_loss,
-            metrics=self._metrics,
+            **self._losses.given(),
         )
 
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
@@ -166,29 +150,29 @@ class Problem:
 
     def losses(self) -> tuple[object, ...]:
         """Return the losses and metrics as they were given."""
-        return self._loss, self._train_loss, self._valid_loss, self._metrics
+        return tuple(self._losses.given().values())
 
     # Structure
 
     @property
     def has_penalty(self) -> bool:
         """Whether a penalty is added to the training risk."""
-        return bool(self._penalties)
+        return bool(self._hooks.penalties)
 
     @property
     def has_learning_rates(self) -> bool:
         """Whether hyperparameters scale the step size."""
-        return bool(self._rates)
+        return bool(self._hooks.rates)
 
     @property
     def has_initial(self) -> bool:
         """Whether the initial parameters depend on hyperparameters."""
-        return bool(self._initials)
+        return bool(self._hooks.initials)
 
     @property
     def enters_losses(self) -> bool:
         """Whether λ may enter the losses themselves; if not, no double backward is ever needed for λ alone."""
-        return self._loss is None or bool(self._weighers) or self._names.hyper_inside_model
+        return self._losses.general or self._losses.weighs or self._names.hyper_inside_model
 
     @property
     def replayable(self) -> bool:
@@ -219,91 +203,47 @@ class Problem:
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_T without the penalty; a training forward writes its statistics into `buffers`."""
-        return self._call(self._train_closure, params, hyper, buffers, batch, "train")
+        return self._call(self._losses.train, params, hyper, buffers, batch, "train")
 
     def valid_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_V; hand in copies of the buffers, since the forward may write into them."""
-        return self._call(self._valid_closure, params, hyper, buffers, batch, "valid")
+        return self._call(self._losses.valid, params, hyper, buffers, batch, "valid")
 
     def penalty(self, params: Params, hyper: Params) -> Tensor:
         """Return the sum of the modules' penalties."""
-        return self._with_hyper(hyper, lambda: torch.stack([m.penalty(params) for m in self._penalties]).sum())
+        return self._with_hyper(hyper, lambda: self._hooks.penalty(params))
 
     def penalty_gradient(self, params: Params, hyper: Params) -> Params:
         """Return the θ-gradient of the penalty, differentiable in θ and λ."""
-
-        def gradient() -> Params:
-            total: Params = {}
-            for module in self._penalties:
-                part = _penalty_gradient(module, params)
-                total = {name: total[name] + part[name] if name in total else part[name] for name in part}
-            return total
-
-        found = self._with_hyper(hyper, gradient)
-        return {name: found[name] if name in found else torch.zeros_like(p) for name, p in params.items()}
+        return self._with_hyper(hyper, lambda: self._hooks.penalty_gradient(params))
 
     @cached_property
     def has_penalty_vjp(self) -> bool:
         """Whether λ enters through penalties alone, and all of them know their derivative in closed form."""
-        closed = all(callable(getattr(module, "penalty_vjp", None)) for module in self._penalties)
         alone = not (self.enters_losses or self.has_learning_rates or self.has_initial)
-        return self.has_penalty and closed and alone
+        return self.has_penalty and alone and self._hooks.penalties_know("penalty_vjp")
 
     def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
         """Return the λ-derivative of ⟨∇penalty(θ), c⟩ by the modules' closed forms; zeros for a λ without a penalty."""
-        found: Params = {}
-        for prefix, module in self._penalty_prefixes:
-            found |= {prefix + name: value for name, value in module.penalty_vjp(params, cotangent).items()}
+        found = self._hooks.penalty_vjp(params, cotangent)
         return {name: found[name] if name in found else torch.zeros_like(value) for name, value in hyper.items()}
 
     @cached_property
     def has_closed_steps(self) -> bool:
         """Whether λ enters a step, other than through ∇R_T, by penalties alone that know all their derivatives."""
-        hooks = ("penalty_vjp", "penalty_product")
-        known = all(callable(getattr(module, hook, None)) for module in self._penalties for hook in hooks)
-        return known and not self.has_learning_rates
+        return not self.has_learning_rates and self._hooks.penalties_know("penalty_vjp", "penalty_product")
 
     def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
         """Return ∇²penalty(θ) v by the modules' closed forms."""
-
-        def product() -> Params:
-            total: Params = {}
-            for module in self._penalties:
-                part = module.penalty_product(params, vector)
-                total |= {name: total[name] + value if name in total else value for name, value in part.items()}
-            return total
-
-        found = self._with_hyper(hyper, product)
-        return {name: found[name] if name in found else torch.zeros_like(p) for name, p in params.items()}
-
-    @cached_property
-    def _penalty_prefixes(self) -> list[tuple[str, Any]]:
-        """The modules with a penalty, and what stands before their parameters' names in λ."""
-        paths = {module: path for path, module in self.hyper.named_modules()}
-        return [(f"{paths[module]}." if paths[module] else "", module) for module in self._penalties]
+        return self._with_hyper(hyper, lambda: self._hooks.penalty_product(params, vector))
 
     def learning_rates(self, params: Params, hyper: Params) -> Params:
         """Return the factors on the step size by parameter name; a name that has none is left out."""
-
-        def factors() -> Params:
-            total: Params = {}
-            for module in self._rates:
-                part = module.learning_rates(params)
-                total |= {name: total[name] * value if name in total else value for name, value in part.items()}
-            return total
-
-        return self._with_hyper(hyper, factors)
+        return self._with_hyper(hyper, lambda: self._hooks.learning_rates(params))
 
     def initial(self, params: Params, hyper: Params) -> Params:
         """Return θ_0 as a function of λ, given a draw `params` from P_0."""
-
-        def passed() -> Params:
-            value = params
-            for module in self._initials:
-                value = module.initial(value)
-            return value
-
-        return self._with_hyper(hyper, passed)
+        return self._with_hyper(hyper, lambda: self._hooks.initial(params))
 
     def try_losses(self) -> None:
         """Call both losses once on their first batches, so that what is wrong with them is said before anything runs.
@@ -335,7 +275,7 @@ class Problem:
 
         In the general form the training set is evaluated by `train_loss`, whose batches may be of another structure.
         """
-        closure = self._train_closure if self.is_general(source) else self._valid_closure
+        closure = self._losses.train if self.is_general(source) else self._losses.valid
         with evaluating(self.model, self.device):
             return self._average(source.evaluation(), closure)
 
@@ -344,11 +284,10 @@ class Problem:
 
         A pure function, for many runs at once. The model must be in `eval()` mode.
         """
-        closure = self._train_closure if general else self._valid_closure
+        closure = self._losses.train if general else self._losses.valid
 
         def read() -> Params:
-            metrics = self._metrics(self.model, batch.data) if self._metrics else {}
-            found = {"": closure(self.model, self.hyper, batch), **metrics}
+            found = {"": closure(self.model, self.hyper, batch), **self._losses.metrics(self.model, batch)}
             return {name: torch.as_tensor(value) for name, value in found.items()}
 
         names = self._names
@@ -356,7 +295,7 @@ class Problem:
 
     def is_general(self, source: Source) -> bool:
         """Whether a data set is evaluated by the training loss: the training set in the general form."""
-        return source is self.train and self._train_loss is not None
+        return source is self.train and self._losses.general
 
     def row_losses(self, source: Source) -> Tensor:
         """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
@@ -365,13 +304,12 @@ class Problem:
         on blocks of rows where there are more than `MOST_BLOCKS`.
         """
         with evaluating(self.model, self.device):
-            if knows_reduction(self._loss):
-                batches = source.evaluation()
-                parts = [self._short(self.model, b, reduction="none").reshape(b.rows, -1).mean(1) for b in batches]
+            if self._losses.knows_rows:
+                parts = [self._losses.rows(self.model, batch) for batch in source.evaluation()]
                 return torch.cat(parts).double().cpu()
             blocks = torch.arange(source.rows).tensor_split(min(source.rows, MOST_BLOCKS))
             batches = (next(source.subset(block).epoch()) for block in blocks)
-            return torch.stack([self._valid_closure(self.model, self.hyper, b) for b in batches]).double().cpu()
+            return torch.stack([self._losses.valid(self.model, self.hyper, b) for b in batches]).double().cpu()
 
     def training_mode(self) -> AbstractContextManager[None]:
         """Put a model that is in `eval()` into training mode, and every flag back on exit.
@@ -385,37 +323,13 @@ class Problem:
         for batch in batches:
             rows += batch.rows
             risk += batch.rows * float(closure(self.model, self.hyper, batch))
-            found = self._metrics(self.model, batch.data) if self._metrics else {}
-            for name, value in found.items():
+            for name, value in self._losses.metrics(self.model, batch).items():
                 sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
         if not rows:
             raise DataError("a data set to evaluate is empty: it needs at least one row")
         return Evaluation(risk / rows, {name: value / rows for name, value in sums.items()})
 
     # Inner workings
-
-    def _train_closure(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
-        if self._train_loss is not None:
-            return self._train_loss(model, batch.data, hyper)
-        if not self._weighers:
-            return self._short(model, batch)
-        if not knows_reduction(self._loss):
-            raise SettingError('example weights need a loss that knows reduction="none", such as F.cross_entropy')
-        if batch.numbers is None:
-            raise DataError("example weights need rows known by number: pass tensors or a Dataset as `train`")
-        weigher: Any = self._weighers[0]
-        weighed: Tensor = weigher.weigh(self._short(model, batch, reduction="none"), batch.numbers)
-        return weighed
-
-    def _valid_closure(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
-        if self._valid_loss is not None:
-            return self._valid_loss(model, batch.data, hyper)
-        return self._short(model, batch)
-
-    def _short(self, model: nn.Module, batch: Batch, **options: str) -> Tensor:
-        assert self._loss is not None
-        *inputs, target = inputs_and_target(batch.data)
-        return self._loss(model(*inputs), target, **options)
 
     def _call(
         self, closure: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch, role: str
@@ -433,15 +347,19 @@ class Problem:
         return call_with([(self._names.hyper, hyper)], function)
 
 
-def _penalty_gradient(module: Any, params: Params) -> Params:
-    """Return a module's own closed form, or the derivative of its penalty."""
-    if hasattr(module, "penalty_gradient"):
-        return module.penalty_gradient(params)  # type: ignore[no-any-return]
-    with torch.enable_grad():
-        inputs = map_tree(lambda p: p if p.requires_grad else p.detach().requires_grad_(), params)
-        value = module.penalty(inputs)
-        found = torch.autograd.grad(value, list(inputs.values()), create_graph=True, allow_unused=True)
-    return {name: g for name, g in zip(inputs, found, strict=True) if g is not None}
+def _weigher(hyper: nn.Module) -> Any:
+    """Return the module that weighs examples, None where there is none."""
+    found = holders(hyper, "weigh")
+    if len(found) > 1:
+        raise SettingError(f"at most one hyperparameter module may weigh examples, got {len(found)}")
+    return found[0] if found else None
+
+
+def _check_weights(weigher: object, rows: int) -> None:
+    if isinstance(weigher, ExampleWeights) and len(weigher.logits) < rows:
+        raise SettingError(
+            f"`hyper` has {len(weigher.logits)} example weights and `train` {rows} rows; use ExampleWeights(rows)"
+        )
 
 
 def _check_modules(model: object, hyper: object) -> None:

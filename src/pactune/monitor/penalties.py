@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.errors import SettingError
-from pactune.hyper import holders
+from pactune.hooks import holders
 from pactune.monitor.checks import check_decay
 from pactune.monitor.gradients import precise
 from pactune.trees import Params, split
@@ -24,7 +24,7 @@ def as_penalty(penalty: object) -> list[PenaltyGradient]:
     if penalty is None:
         return []
     if isinstance(penalty, nn.Module):
-        found: list[Any] = [*holders(penalty, "penalty")]
+        found = holders(penalty, "penalty")
         if not found:
             raise SettingError(f"`penalty` must have a method `penalty(params)`, {type(penalty).__name__} has none")
         return [_closed_form(m) if hasattr(m, "penalty_gradient") else _differentiated(m.penalty) for m in found]
