@@ -234,3 +234,19 @@ def test_user_keeps_the_same_modules(make: Any, linear: Any) -> None:
     assert model.weight is weight
     assert weight.requires_grad
     assert weight.grad is None
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_round_computes_every_gradient_once(k: int, make: Any) -> None:
+    """Two passes a step, one for the risk at θ_T, and one again for every step that is differentiated by θ."""
+    rows: list[int] = []
+
+    def loss(prediction: Any, target: Any) -> Any:
+        rows.append(len(target))
+        return torch.nn.functional.cross_entropy(prediction, target)
+
+    tuner = make(loss=loss, inner=pt.Adam(lr=0.1), inner_steps=4, hypergradient=pt.Truncated(k), engine="eager")
+    tuner.hypergradient()
+    rows.clear()
+    tuner.hypergradient()
+    assert (rows.count(12), rows.count(10)) == (4 + k - 1, 4 + 1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pactune.engine.plan import Plan
 from pactune.hypergradient.base import Running, Tape
-from pactune.hypergradient.records import InnerState, Record, Tick
+from pactune.hypergradient.records import InnerState, Linear, Record, Tick
 from pactune.trees import Params
 
 __all__ = ["Carry", "Chain", "ChainEnd"]
@@ -64,6 +64,7 @@ class Chain:
         self._state, self._owned = state, False  # the state at the start is that of the last round, which is kept
         problem = plan.trajectory.problem
         self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
+        self._first_seen = plan.risk_estimator.unseen(plan.inner_steps)
         self._risk_side: Running | None = None
         self._path_side: Running | None = None
         if plan.derivatives:
@@ -91,6 +92,9 @@ class Chain:
             seen = trajectory.look(self._state, hyper, tick)
             if path is not None:
                 path.skipped(record)
+        if record.linear is None and self._tape.length == self._first_seen:
+            known = Linear(self._state.params, hyper, seen.gradient, {}, seen.buffers)
+            record = record._replace(linear=known)  # the way back ends here and asks for the value alone
         unseen = self._tape.length < self.plan.ahead
         self._state = trajectory.advance(self._state, hyper, tick, seen, donated=unseen and self._owned)
         self._owned = True
