@@ -245,3 +245,12 @@ def test_rounds_run_under_no_grad_too(make: Any) -> None:
             tuner.hypergradient()
         values.append([p.grad.tolist() for p in hyper.parameters() if p.grad is not None])
     assert values[0] == values[1]
+
+
+def test_a_subset_is_marked_by_its_own_rows(make: Any) -> None:
+    problem = make().problem
+    assert [mark.size for mark in problem.marks] == [12, 10]
+    part = problem.subset(torch.arange(5), torch.arange(4))
+    assert [mark.size for mark in part.marks] == [5, 4]
+    assert part.marks[0].shared(problem.marks[0]) == 5
+    assert [mark.size for mark in problem.marks] == [12, 10]

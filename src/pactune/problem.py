@@ -145,6 +145,7 @@ class Problem:
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
         """Return the problem on some rows only; model and hyper are shared."""
         twin = copy.copy(self)
+        twin.__dict__.pop("marks", None)  # those of the whole samples
         twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
         return twin
 
