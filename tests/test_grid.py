@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,71 @@ def test_cells_that_differ_in_more_than_values_run_one_by_one(caplog: pytest.Log
     assert any("differ in more than" in message for message in caplog.messages)
     alone = mixed(0.05, 1).fit(2, progress=False)
     torch.testing.assert_close(table(found.results[-1])[1], table(alone)[1], rtol=1e-9, atol=1e-11)
+
+
+class Power(nn.Module):
+    """λ Σ|θ|^p with a closed gradient: at λ = 0 nothing tells one p from another."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.power, self.value = power, nn.Parameter(torch.zeros(()))
+
+    def penalty(self, params: dict[str, Tensor]) -> Tensor:
+        return self.value * torch.stack([(p.abs() ** self.power).sum() for p in params.values()]).sum()
+
+    def penalty_gradient(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {n: self.value * self.power * p.sign() * p.abs() ** (self.power - 1) for n, p in params.items()}
+
+
+class Scaled(nn.Module):
+    """Factors on the step size that depend on a tensor which is neither a parameter nor a buffer, or is a buffer."""
+
+    def __init__(self, factor: float, *, buffer: bool) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        if buffer:
+            self.register_buffer("factor", torch.tensor(factor, dtype=torch.float64))
+        else:
+            self.factor = torch.tensor(factor, dtype=torch.float64)
+
+    def learning_rates(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        return dict.fromkeys(params, self.factor * torch.exp(self.value))
+
+
+def share_above(bound: float) -> Any:
+    return lambda model, data: {"above": (model(data[0]).max(1).values > bound).double().mean()}
+
+
+DIFFERENT: dict[str, Any] = {
+    "setting of a penalty": lambda seed: {"hyper": lambda model: Power(2.0 + 2 * seed)},
+    "tensor": lambda seed: {"hyper": lambda model: Scaled(1.0 + seed, buffer=False), "inner": pt.SGD(0.1)},
+    "buffer": lambda seed: {"hyper": lambda model: Scaled(1.0 + seed, buffer=True), "inner": pt.SGD(0.1)},
+    "metric": lambda seed: {"losses": {"loss": cross_entropy, "metrics": share_above(0.5 * seed)}},
+    "loss": lambda seed: {"losses": {"loss": partial(cross_entropy, label_smoothing=0.1 * seed)}},
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_what_cells_do_not_share_is_not_taken_from_the_first(what: str) -> None:
+    def mixed(seed: int) -> pt.Tuner:
+        return build(0.05, 0, **DIFFERENT[what](seed), engine="eager")
+
+    found = pt.fit_grid(mixed, {"seed": [0, 1]}, outer_steps=3, engine=Traced(steps=2), progress=False)
+    for cell, result in zip(found.cells, found.results, strict=True):
+        names, values = table(mixed(**cell).fit(3, progress=False))
+        assert table(result)[0] == names
+        torch.testing.assert_close(table(result)[1], values, rtol=1e-9, atol=1e-11)
+    assert not torch.equal(table(found.results[0])[1], table(found.results[1])[1])
+
+
+def test_losses_of_the_same_making_are_stacked(caplog: pytest.LogCaptureFixture) -> None:
+    def own(zeta: float, seed: int) -> pt.Tuner:
+        loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+        return build(zeta, seed, losses={"loss": loss, "metrics": share_above(0.5)}, inner=pt.SGD(lambda step: 0.1))
+
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        pt.fit_grid(own, GRID, outer_steps=1, engine=Traced(steps=2), progress=False)
+    assert not any("not stacked" in message for message in caplog.messages)
 
 
 def test_history_has_a_column_for_every_key() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pactune.engine.base import ORDERED
 from pactune.engine.chain import ChainEnd
+from pactune.engine.likeness import same_structure
 from pactune.engine.plan import Job, OnStep, Outcome
 from pactune.engine.rounds import combine, half_inverse_root
 from pactune.engine.stacked import Joiner, StackedObjective, StackedProblem, stack, unstack
@@ -110,31 +111,9 @@ def stack_refusal(jobs: Sequence[Job]) -> str | None:
     for role, estimator in (("hypergradient", first.plan.risk_estimator), ("path", first.plan.path_estimator)):
         if first.plan.derivatives and not estimator.stackable:
             return f"{type(estimator).__name__} as {role} estimator works on one run at a time"
-    if any(_settings(job) != _settings(first) for job in jobs):
+    if not all(same_structure(job, first) for job in jobs):
         return "the runs differ in more than data, seed, ζ and values of tensors"
     return None
-
-
-def _settings(job: Job) -> tuple[object, ...]:
-    """Return what all runs of a stack share."""
-    plan, problem = job.plan, job.plan.trajectory.problem
-    objective = plan.trajectory.objective
-    words = {name: value for name, value in vars(objective).items() if name not in ("zeta", "default")}
-    kinds = [type(module) for part in (problem.model, problem.hyper) for module in part.modules()]
-    trees = (*job.states[0][:1], *job.states[0].slots.values(), job.states[0].buffers, job.hyper)
-    return (
-        (plan.inner_steps, plan.derivatives, plan.path_stride, plan.risk_estimator, plan.path_estimator, job.phase),
-        (
-            plan.trajectory.dynamics,
-            type(objective),
-            words,
-            kinds,
-            [getattr(f, "__code__", f) for f in problem.losses()],
-        ),
-        [{name: (value.shape, value.dtype, value.device) for name, value in tree.items()} for tree in trees],
-        {state.step for state in job.states},
-        (problem.train.rows, problem.valid.rows, job.drawn is None, job.on_step is None),
-    )
 
 
 def _risks(problem: Problem, state: InnerState, hyper: Params, tick: Tick) -> Tensor:
