@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -255,3 +256,41 @@ def test_auto_leaves_a_large_model_eager() -> None:
 def test_an_unknown_engine_is_named(engine: Any) -> None:
     with pytest.raises(pt.SettingError, match="`engine` must be"):
         tuner(engine)
+
+
+def annealed(engine: str | Engine, what: str, device: str = "cpu") -> tuple[pt.Tuner, pt.Callback]:
+    """Return a tuner and a listener that changes after every outer step what its steps are made of."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 6), nn.LeakyReLU(0.01), nn.Linear(6, 3)).double().to(device)
+    hyper, smoothing, module = pt.WeightDecay(model), [0.0], nn.CrossEntropyLoss()
+    losses: dict[str, Any] = {
+        "loss module": module,
+        "closure": lambda prediction, target: cross_entropy(prediction, target, label_smoothing=smoothing[0]),
+        "model": cross_entropy,
+    }
+    x, y = sample(device, torch.float64)
+    problem = pt.Problem(model, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=losses[what])
+
+    class Anneal(pt.Callback):
+        def on_outer_step(self, tuner: pt.Tuner, row: Any) -> None:
+            smoothing[0] += 0.1
+            if what == "loss module":
+                module.label_smoothing += 0.1
+            elif what == "model":
+                model[1].negative_slope *= 3
+
+    outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
+    return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine), Anneal()
+
+
+@pytest.mark.parametrize("what", ["loss module", "closure", "model"])
+@pytest.mark.parametrize("kind", ["traced", pytest.param("captured", marks=CUDA)])
+def test_what_changes_between_rounds_is_recorded_anew(what: str, kind: str) -> None:
+    device, engine = ("cpu", Traced(steps=2)) if kind == "traced" else ("cuda", Captured(steps=2))
+    pairs = [annealed(one, what, device) for one in ("eager", engine)]
+    eager, other = (
+        tuner.fit(4, callbacks=[listener], progress=False).history.drop(columns="seconds") for tuner, listener in pairs
+    )
+    torch.testing.assert_close(torch.tensor(other.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
+    still = annealed("eager", what, device)[0].fit(4, progress=False).history
+    assert not np.allclose(still["objective"], eager["objective"], rtol=1e-3)  # the change matters

@@ -182,6 +182,23 @@ def test_what_cells_do_not_share_is_not_taken_from_the_first(what: str) -> None:
     assert not torch.equal(table(found.results[0])[1], table(found.results[1])[1])
 
 
+def test_a_cell_that_changes_on_the_way_is_not_stacked_any_more() -> None:
+    """A listener gives one cell another slope; the others keep theirs."""
+
+    def build_leaky(zeta: float, seed: int) -> pt.Tuner:
+        return build(zeta, seed, model=lambda: nn.Sequential(nn.Linear(6, 4), nn.LeakyReLU(0.01), nn.Linear(4, 3)))
+
+    class Bend(pt.Callback):
+        def on_outer_step(self, tuner: pt.Tuner, row: Any) -> None:
+            if tuner.seed == 1:
+                tuner.problem.model[1].negative_slope += 0.3
+
+    found = pt.fit_grid(build_leaky, GRID, outer_steps=3, callbacks=[Bend()], engine=Traced(steps=2), progress=False)
+    for cell, result in zip(found.cells, found.results, strict=True):
+        alone = build_leaky(**cell).fit(3, callbacks=[Bend()], progress=False)
+        torch.testing.assert_close(table(result)[1], table(alone)[1], rtol=1e-9, atol=1e-11)
+
+
 def test_losses_of_the_same_making_are_stacked(caplog: pytest.LogCaptureFixture) -> None:
     def own(zeta: float, seed: int) -> pt.Tuner:
         loss = nn.CrossEntropyLoss(label_smoothing=0.1)

@@ -72,9 +72,9 @@ def fit_grid(
 ) -> GridResult:
     """Train a whole grid at once, with the numbers that one run after the other gives, up to rounding.
 
-    Runs of one structure become one run with a leading axis in every tensor; they may differ in data, seed, ζ and
-    values. Models that are no faster so (convolutions, BatchNorm) run side by side in one CUDA graph, or one after the
-    other on a CPU. Chains are runs too.
+    Runs of one structure become one run with a leading axis in every tensor; they may differ in data, seed, ζ and the
+    values of θ, λ and buffers, and in nothing else that modules and losses hold. Models that are no faster so
+    (convolutions, BatchNorm) run side by side in one CUDA graph, or one after the other on a CPU. Chains are runs too.
 
     Args:
         build: `build(**cell)` returns a `Tuner` with a model and a hyper module of its own. Seed what it draws.

@@ -1,15 +1,15 @@
 """Whether runs have one structure: the same in all but data, seed, ζ, and the values of θ, λ and the model's buffers.
 
-What is run as one takes everything else from the first run, so it has to be the same in all of them.
+What is run as one takes everything else from the first run, and what is recorded keeps it as it was, so it has to be
+the same in all runs and has to stay so.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
-from types import FunctionType, MethodType
-from typing import Any
+from types import CodeType, FunctionType, MethodType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +17,41 @@ from torch import Tensor, nn
 from pactune.engine.plan import Job
 from pactune.problem import Problem
 
-__all__ = ["alike", "same_structure"]
+__all__ = ["alike", "equal", "fixed_parts", "same_structure"]
 
 INNER = frozenset(vars(nn.Module())) - {"training"}  # what every module has
+LEAVES = {int, float, str, bool, type(None), Tensor, nn.Parameter, CodeType, type}  # most of what is met
+
+
+class _Node(NamedTuple):
+    """Something that is made of parts; what is met a second time has its number instead."""
+
+    kind: type
+    parts: tuple[Any, ...]
 
 
 def same_structure(job: Job, other: Job) -> bool:
     """Whether two rounds differ in nothing that running them as one would take from the first."""
     return alike(_structure(job), _structure(other))
+
+
+def fixed_parts(problem: Problem) -> object:
+    """Return all that a problem's risks depend on beside θ, λ, buffers and data, as it is now.
+
+    Kinds and settings of the modules, frozen parameters, the buffers of λ, and the losses with what they hold. Tensors
+    are kept by reference: one that is written into stays the same, one that is replaced does not.
+    """
+    inside = set(problem.model.modules())
+    modules = [
+        (
+            type(module),
+            _settings(module),
+            {name: p for name, p in module._parameters.items() if p is not None and not p.requires_grad},
+            {} if module in inside else dict(module._buffers),
+        )
+        for module in dict.fromkeys([*problem.model.modules(), *problem.hyper.modules()])
+    ]
+    return snapshot((modules, problem.losses()))
 
 
 def alike(a: object, b: object) -> bool:
@@ -34,32 +61,33 @@ def alike(a: object, b: object) -> bool:
     >>> alike(power(2), power(2)), alike(power(2), power(3))
     (True, False)
     """
-    return _alike(a, b, {})
+    return equal(snapshot(a), snapshot(b))
 
 
-def _alike(a: Any, b: Any, met: dict[tuple[int, int], tuple[Any, Any]]) -> bool:
-    if a is b or (id(a), id(b)) in met:  # a pair that is met again is being compared already
-        return True
-    met[id(a), id(b)] = a, b  # kept alive, so that no other object gets its number
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, Tensor):
-        return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and torch.equal(a, b)
-    parts = _parts(a), _parts(b)
-    if None not in parts:
-        return _alike(*parts, met)
-    if isinstance(a, Mapping):
-        return list(a) == list(b) and all(_alike(a[name], b[name], met) for name in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(_alike(x, y, met) for x, y in zip(a, b, strict=True))
-    try:
-        return bool(a == b)
-    except (RuntimeError, TypeError, ValueError):  # arrays do not say yes or no
-        return False
+def snapshot(thing: object) -> object:
+    """Return a thing as a tree of what it is made of now; what it cannot look into is a leaf, by reference."""
+    return _snapshot(thing, {})
+
+
+def _snapshot(thing: Any, met: dict[int, tuple[int, Any]]) -> Any:
+    parts = _parts(thing)
+    if parts is None:
+        return thing
+    if id(thing) in met:
+        return _Node(type(thing), (met[id(thing)][0],))
+    if not isinstance(thing, tuple):  # which can hold itself only by way of something else
+        met[id(thing)] = len(met), thing  # kept alive, so that no other object gets its number
+    return _Node(type(thing), tuple(_snapshot(part, met) for part in parts))
 
 
 def _parts(thing: Any) -> tuple[Any, ...] | None:
-    """Return what decides how a function, a module or a data class behaves; None for anything else."""
+    """Return what decides how something behaves, None for what has no parts."""
+    if type(thing) in LEAVES:
+        return None
+    if isinstance(thing, (list, tuple)):
+        return tuple(thing)
+    if isinstance(thing, dict):
+        return (*thing, *thing.values())
     if isinstance(thing, FunctionType):
         return thing.__code__, _held(thing), thing.__defaults__, thing.__kwdefaults__
     if isinstance(thing, MethodType):
@@ -86,6 +114,23 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in INNER}
 
 
+def equal(a: Any, b: Any) -> bool:
+    """Whether two snapshots are equal."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Tensor):
+        return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and torch.equal(a, b)
+    if isinstance(a, _Node):
+        same = a.kind is b.kind and len(a.parts) == len(b.parts)
+        return same and all(equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
+    try:
+        return bool(a == b)
+    except (RuntimeError, TypeError, ValueError):  # arrays do not say yes or no
+        return False
+
+
 def _structure(job: Job) -> tuple[Any, ...]:
     plan, problem = job.plan, job.plan.trajectory.problem
     objective = plan.trajectory.objective
@@ -93,23 +138,8 @@ def _structure(job: Job) -> tuple[Any, ...]:
     trees = (*job.states[0][:1], *job.states[0].slots.values(), job.states[0].buffers, job.hyper)
     return (
         (plan.inner_steps, plan.derivatives, plan.path_stride, plan.risk_estimator, plan.path_estimator, job.phase),
-        (plan.trajectory.dynamics, type(objective), words, _fixed(problem), problem.losses()),
+        (plan.trajectory.dynamics, type(objective), words, fixed_parts(problem)),
         [{name: (value.shape, value.dtype, value.device) for name, value in tree.items()} for tree in trees],
         {state.step for state in job.states},
         (problem.train.rows, problem.valid.rows, job.drawn is None, job.on_step is None),
     )
-
-
-def _fixed(problem: Problem) -> list[Any]:
-    """Return what does not move in the modules: their kinds and settings, frozen parameters, the buffers of λ."""
-    inside = set(problem.model.modules())
-    modules = dict.fromkeys([*problem.model.modules(), *problem.hyper.modules()])
-    return [
-        (
-            type(module),
-            _settings(module),
-            {name: p for name, p in module._parameters.items() if p is not None and not p.requires_grad},
-            {} if module in inside else dict(module._buffers),
-        )
-        for module in modules
-    ]

@@ -39,10 +39,12 @@ class Runner:
         """Run one round of every job."""
         chains = sum(len(job.states) for job in jobs)
         stack = self._stack(jobs) if chains > 1 and not isinstance(self.engine, Eager) else None
+        problems = tuple(id(job.plan.trajectory.problem) for job in jobs)
         if stack is None:
+            self._joined.discard(problems)
             pairs = zip(jobs, run_chains(jobs, self.engine), strict=True)
             return [combine(job.plan, ends, online=job.on_step is not None) for job, ends in pairs]
-        self._joined.add(tuple(id(job.plan.trajectory.problem) for job in jobs))
+        self._joined.add(problems)
         ((end,),) = run_chains([stack.join(jobs)], self.engine)
         return stack.split(jobs, end)
 
@@ -81,7 +83,9 @@ class Runner:
         """Return what joins these jobs; the same one in every round, so that its recordings are found again."""
         trajectories = [job.plan.trajectory for job in jobs]
         key = tuple(id(part) for one in trajectories for part in (one.problem, one.objective))
-        if key not in self._stacks:
+        known = self._stacks.get(key)
+        if known is None or (known[0] is not None and not known[0].holds()):
+            self._stacks.pop(key, None)
             while len(self._stacks) >= MOST_STACKS:
                 del self._stacks[next(iter(self._stacks))]
             self._stacks[key] = (_try_stack(jobs), trajectories)  # kept alive, so that no other object gets its number

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from pactune.data import Batch
 from pactune.engine.base import ORDERED, Track
 from pactune.engine.chain import Carry
+from pactune.engine.likeness import equal, fixed_parts
 from pactune.hypergradient.records import InnerState, Observation, Pair, Tick
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add
@@ -179,6 +180,7 @@ class Segment:
     ) -> None:
         self.trajectory, self.measured, self.derived = trajectory, measured, derived
         self._pair, self._finish = pair or trajectory.pair, finish or self.finish
+        self._fixed = fixed_parts(trajectory.problem)  # a recording has them as they are now
 
     def __call__(self, carry: Carry, hyper: Params, outside: Outside) -> Carry:
         """Run the steps."""
@@ -210,4 +212,5 @@ class Segment:
         """Whether another segment is the same function."""
         a, b = self.trajectory, other.trajectory
         same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
-        return same and a.dynamics == b.dynamics and self.measured == other.measured and self.derived == other.derived
+        same = same and a.dynamics == b.dynamics and self.measured == other.measured and self.derived == other.derived
+        return same and equal(self._fixed, other._fixed)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pactune.engine.base import ORDERED
 from pactune.engine.chain import ChainEnd
-from pactune.engine.likeness import same_structure
+from pactune.engine.likeness import equal, fixed_parts, same_structure
 from pactune.engine.plan import Job, OnStep, Outcome
 from pactune.engine.rounds import combine, half_inverse_root
 from pactune.engine.stacked import Joiner, StackedObjective, StackedProblem, stack, unstack
@@ -37,6 +37,7 @@ class Stack:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._problems = [job.plan.trajectory.problem for job in jobs for _ in job.states]
+        self._fixed = fixed_parts(self._problems[0])
         trajectory, self._join_train, self._join_valid = jobs[0].plan.trajectory, Joiner(), Joiner()
         defaults = [job.plan.trajectory.default_hyper for job in jobs for _ in job.states]
         self._trajectory = replace(
@@ -62,6 +63,10 @@ class Stack:
             None if first.on_step is None else _online(jobs, hyper),
             first.phase,
         )
+
+    def holds(self) -> bool:
+        """Whether the runs still share what they shared at first."""
+        return all(equal(fixed_parts(problem), self._fixed) for problem in dict.fromkeys(self._problems))
 
     @staticmethod
     def split(jobs: Sequence[Job], end: ChainEnd) -> list[Outcome]:
