@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pactune.engine.base import Engine, Track, log
 from pactune.engine.chain import Carry
+from pactune.engine.likeness import Watch
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
 from pactune.engine.stacked import JointPair
 from pactune.engine.traced import Program, as_flat, trace
@@ -54,6 +55,7 @@ class Captured(Engine):
 
     _graphs: list[_Graph] = field(default_factory=list, init=False, repr=False)
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
+    watch: Watch = field(default_factory=Watch, init=False, repr=False, compare=False)
 
     def run_ahead(self, tracks: Sequence[Track], steps: int) -> int:
         """Replay as many whole graphs as fit, and a shorter one for the rest."""
@@ -133,10 +135,8 @@ class _Line:
 
     def __init__(self, track: Track, start: int, stop: int, size: int, engine: Captured) -> None:
         chain = track.chain
-        plan = chain.plan
-        derived = bool(plan.derivatives and plan.trajectory.objective.has_path)
         self.track, self.size = track, size
-        self.segment = Segment(plan.trajectory, tuple(chain.measures(start + i) for i in range(size)), derived=derived)
+        self.segment = Segment.of(track, start, size, engine.watch(chain.plan.trajectory.problem))
         carry = chain.carry
         self.carry, self.carry_shape = flatten(carry._replace(state=carry.state._replace(step=0)))
         self.hyper, self.hyper_shape = flatten(chain.hyper)

@@ -10,6 +10,7 @@ import dataclasses
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from pactune.engine.plan import Job
 from pactune.problem import Problem
 
-__all__ = ["alike", "equal", "fixed_parts", "same_structure"]
+__all__ = ["Watch", "alike", "equal", "fixed_parts", "same_structure"]
 
 INNER = frozenset(vars(nn.Module())) - {"training"}  # what every module has
 LEAVES = {int, float, str, bool, type(None), Tensor, nn.Parameter, CodeType, type}  # most of what is met
@@ -52,6 +53,20 @@ def fixed_parts(problem: Problem) -> object:
         for module in dict.fromkeys([*problem.model.modules(), *problem.hyper.modules()])
     ]
     return snapshot((modules, problem.losses()))
+
+
+class Watch:
+    """Looks at problems from time to time."""
+
+    def __init__(self) -> None:
+        self._last: WeakKeyDictionary[Problem, object] = WeakKeyDictionary()
+
+    def __call__(self, problem: Problem) -> object:
+        """Return the problem's `fixed_parts`: the same object as last time, as long as nothing has changed."""
+        now = fixed_parts(problem)
+        if problem not in self._last or not equal(now, self._last[problem]):
+            self._last[problem] = now
+        return self._last[problem]
 
 
 def alike(a: object, b: object) -> bool:

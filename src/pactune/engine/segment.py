@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 from pactune.data import Batch
 from pactune.engine.base import ORDERED, Track
 from pactune.engine.chain import Carry
-from pactune.engine.likeness import equal, fixed_parts
 from pactune.hypergradient.records import InnerState, Observation, Pair, Tick
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add
@@ -167,6 +166,7 @@ class Segment:
         derived: whether the direct λ-derivatives are summed.
         pair: another way to find the two gradients of a step.
         finish: another way to do what `finish` does.
+        fixed: what a recording takes from the problem as it is now, from a `Watch`.
     """
 
     def __init__(
@@ -177,10 +177,18 @@ class Segment:
         derived: bool,
         pair: FindPair | None = None,
         finish: Finish | None = None,
+        fixed: object = None,
     ) -> None:
-        self.trajectory, self.measured, self.derived = trajectory, measured, derived
+        self.trajectory, self.measured, self.derived, self.fixed = trajectory, measured, derived, fixed
         self._pair, self._finish = pair or trajectory.pair, finish or self.finish
-        self._fixed = fixed_parts(trajectory.problem)  # a recording has them as they are now
+
+    @classmethod
+    def of(cls, track: Track, start: int, steps: int, fixed: object) -> Segment:
+        """Return the steps of a chain's round from `start` on."""
+        plan = track.chain.plan
+        derived = bool(plan.derivatives and plan.trajectory.objective.has_path)
+        measured = tuple(track.chain.measures(start + i) for i in range(steps))
+        return cls(plan.trajectory, measured, derived=derived, fixed=fixed)
 
     def __call__(self, carry: Carry, hyper: Params, outside: Outside) -> Carry:
         """Run the steps."""
@@ -213,4 +221,4 @@ class Segment:
         a, b = self.trajectory, other.trajectory
         same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
         same = same and a.dynamics == b.dynamics and self.measured == other.measured and self.derived == other.derived
-        return same and equal(self._fixed, other._fixed)
+        return same and self.fixed is other.fixed

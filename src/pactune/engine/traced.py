@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pactune.engine.base import Engine, Track, log
 from pactune.engine.chain import Carry
+from pactune.engine.likeness import Watch
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
 from pactune.trees import Params
 
@@ -49,6 +50,7 @@ class Traced(Engine):
 
     _recordings: list[Recording] = field(default_factory=list, init=False, repr=False)
     _seen: int = field(default=0, init=False, repr=False)
+    _watch: Watch = field(default_factory=Watch, init=False, repr=False, compare=False)
 
     def run_ahead(self, tracks: Sequence[Track], steps: int) -> int:
         """Run the first steps of each chain from recordings."""
@@ -75,13 +77,13 @@ class Traced(Engine):
         flat, shape = flatten(carry._replace(state=carry.state._replace(step=0)))
         lambdas, hyper_shape = flatten(hyper)
         done, last, program = start, None, None
+        fixed = self._watch(chain.plan.trajectory.problem)
         while done < steps:
             count = size if done + size <= steps else 1
             outside, outside_shape = feed.flat(done, count)
             if outside_shape is not last or stride > 1:
-                measured = tuple(chain.measures(done + i) for i in range(count))
-                shapes = (shape, hyper_shape, outside_shape)
-                program, last = self._program(track, measured, shapes, [*flat, *lambdas, *outside]), outside_shape
+                segment, shapes = Segment.of(track, done, count, fixed), (shape, hyper_shape, outside_shape)
+                program, last = self._program(segment, shapes, [*flat, *lambdas, *outside]), outside_shape
             if program is None:
                 break
             with torch.no_grad():
@@ -92,12 +94,7 @@ class Traced(Engine):
         chain.jump(final._replace(state=state), done - start)
         return done
 
-    def _program(
-        self, track: Track, measured: tuple[bool, ...], shapes: tuple[Shape, ...], example: Flat
-    ) -> Program | None:
-        plan = track.chain.plan
-        trajectory, derived = plan.trajectory, bool(plan.derivatives and plan.trajectory.objective.has_path)
-        segment = Segment(trajectory, measured, derived=derived)
+    def _program(self, segment: Segment, shapes: tuple[Shape, ...], example: Flat) -> Program | None:
         for found in self._recordings:
             if found.shapes == shapes and found.segment.same(segment):
                 return found.program
