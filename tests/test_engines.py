@@ -294,3 +294,28 @@ def test_what_changes_between_rounds_is_recorded_anew(what: str, kind: str) -> N
     torch.testing.assert_close(torch.tensor(other.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
     still = annealed("eager", what, device)[0].fit(4, progress=False).history
     assert not np.allclose(still["objective"], eager["objective"], rtol=1e-3)  # the change matters
+
+
+class Counting(nn.Linear):
+    """A model that counts its forwards."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+def test_a_model_that_never_stays_the_same_is_run_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
+    def made(engine: str | Engine) -> pt.Tuner:
+        torch.manual_seed(0)
+        model = Counting(16, 3).double()
+        hyper, (x, y) = pt.WeightDecay(model), sample("cpu", torch.float64)
+        problem = pt.Problem(model, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
+        outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
+        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
+
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        eager, traced = histories(made("eager"), made(Traced(steps=2)), outer_steps=6)
+    assert eager.equals(traced)
+    assert sum("changes from round to round" in message for message in caplog.messages) >= 2

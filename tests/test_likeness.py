@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine.likeness import alike
+from pactune.engine.likeness import RESTLESS, Watch, alike
 
 
 def power(p: Any) -> Any:
@@ -93,3 +93,17 @@ def test_a_function_that_is_not_complete() -> None:
         return function
 
     assert not alike(make(), make())
+
+
+def test_a_watch_gives_the_same_object_while_nothing_changes(make: Any) -> None:
+    problem, watch = make(nn.Sequential(nn.Linear(5, 2), nn.LeakyReLU(0.1))).problem, Watch()
+    first = watch(problem)
+    with torch.no_grad():
+        for value in problem.model.parameters():
+            value.add_(1.0)  # θ may move
+    assert watch(problem).parts is first.parts
+    for change in range(1, RESTLESS + 1):
+        problem.model[1].negative_slope += 0.1
+        seen = watch(problem)
+        assert (seen.parts is first.parts, seen.changes, seen.restless) == (False, change, change == RESTLESS)
+    assert watch(problem) == (seen.parts, 0)

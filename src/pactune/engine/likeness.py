@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from pactune.engine.plan import Job
 from pactune.problem import Problem
 
-__all__ = ["Watch", "alike", "equal", "fixed_parts", "same_structure"]
+__all__ = ["RESTLESS", "Watch", "Watched", "alike", "equal", "fixed_parts", "same_structure"]
 
 INNER = frozenset(vars(nn.Module())) - {"training"}  # what every module has
+RESTLESS = 3  # changes in a row, after which steps are run as they are
 LEAVES = {int, float, str, bool, type(None), Tensor, nn.Parameter, CodeType, type}  # most of what is met
 
 
@@ -55,18 +56,38 @@ def fixed_parts(problem: Problem) -> object:
     return snapshot((modules, problem.losses()))
 
 
+class Watched(NamedTuple):
+    """What a `Watch` has seen of a problem.
+
+    Attributes:
+        parts: its `fixed_parts`, the same object as long as nothing changes.
+        changes: how many looks in a row have found something else.
+    """
+
+    parts: object
+    changes: int
+
+    @property
+    def restless(self) -> bool:
+        """Whether it changes too often for anything to be recorded."""
+        return self.changes >= RESTLESS
+
+
 class Watch:
     """Looks at problems from time to time."""
 
     def __init__(self) -> None:
-        self._last: WeakKeyDictionary[Problem, object] = WeakKeyDictionary()
+        self._last: WeakKeyDictionary[Problem, Watched] = WeakKeyDictionary()
 
-    def __call__(self, problem: Problem) -> object:
-        """Return the problem's `fixed_parts`: the same object as last time, as long as nothing has changed."""
-        now = fixed_parts(problem)
-        if problem not in self._last or not equal(now, self._last[problem]):
-            self._last[problem] = now
-        return self._last[problem]
+    def __call__(self, problem: Problem) -> Watched:
+        """Look at a problem."""
+        now, last = fixed_parts(problem), self._last.get(problem)
+        if last is None:
+            found = Watched(now, 0)
+        else:
+            found = Watched(last.parts, 0) if equal(now, last.parts) else Watched(now, last.changes + 1)
+        self._last[problem] = found
+        return found
 
 
 def alike(a: object, b: object) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pactune.engine.base import Engine, log
 from pactune.engine.eager import Eager
+from pactune.engine.likeness import RESTLESS
 from pactune.engine.plan import Job, Move, Outcome, Question, Reading, Reported
 from pactune.engine.rounds import combine, run_chains
 from pactune.engine.stack import Stack, stack_refusal
@@ -21,6 +23,20 @@ __all__ = ["Runner"]
 MOST_STACKS = 4  # tuned and plain runs, each before and after the first of them ends
 
 
+class _Known(NamedTuple):
+    """What is known of some jobs.
+
+    Attributes:
+        stack: what joins them, None where nothing can.
+        trajectories: theirs, kept alive so that no other object gets their numbers.
+        changes: how often the stack had to be made anew.
+    """
+
+    stack: Stack | None
+    trajectories: list[Trajectory]
+    changes: int = 0
+
+
 @dataclass
 class Runner:
     """Runs the rounds of one run or of a whole grid with one engine.
@@ -31,7 +47,7 @@ class Runner:
 
     engine: Engine = field(default_factory=Eager)
 
-    _stacks: dict[tuple[int, ...], tuple[Stack | None, list[Trajectory]]] = field(default_factory=dict, init=False)
+    _stacks: dict[tuple[int, ...], _Known] = field(default_factory=dict, init=False)
     _joined: set[tuple[int, ...]] = field(default_factory=set, init=False)
     _evaluates_together: bool = field(default=True, init=False)
 
@@ -84,12 +100,14 @@ class Runner:
         trajectories = [job.plan.trajectory for job in jobs]
         key = tuple(id(part) for one in trajectories for part in (one.problem, one.objective))
         known = self._stacks.get(key)
-        if known is None or (known[0] is not None and not known[0].holds()):
-            self._stacks.pop(key, None)
+        if known is None:
             while len(self._stacks) >= MOST_STACKS:
                 del self._stacks[next(iter(self._stacks))]
-            self._stacks[key] = (_try_stack(jobs), trajectories)  # kept alive, so that no other object gets its number
-        return self._stacks[key][0]
+            known = _Known(_try_stack(jobs), trajectories)
+        elif known.stack is not None and not known.stack.holds():
+            known = _Known(_try_stack(jobs) if known.changes < RESTLESS else None, trajectories, known.changes + 1)
+        self._stacks[key] = known
+        return known.stack
 
 
 def _columns(length: float, found: Mapping[str, Evaluation]) -> dict[str, float]:

@@ -59,13 +59,17 @@ class Traced(Engine):
             if self._seen > self.after:
                 log.info("steps are run one by one: %s", reason)
             return 0
-        done = [self._run(track, steps) for track in tracks]
+        watched = {problem: self._watch(problem) for problem in {t.chain.plan.trajectory.problem for t in tracks}}
+        if any(found.restless for found in watched.values()):
+            log.info("steps are run one by one: a module or a loss changes from round to round")
+            return 0
+        done = [self._run(track, steps, watched[track.chain.plan.trajectory.problem].parts) for track in tracks]
         for track, count in zip(tracks, done, strict=True):
             for t in range(count, max(done)):  # where one chain could not be recorded and another could
                 track.chain.step(track.ticks(t), track.chain.hyper)
         return max(done)
 
-    def _run(self, track: Track, steps: int) -> int:
+    def _run(self, track: Track, steps: int, fixed: object) -> int:
         chain = track.chain
         start = 0
         while start < steps and not chain.measures(start):  # so that every segment begins with a measured step
@@ -77,7 +81,6 @@ class Traced(Engine):
         flat, shape = flatten(carry._replace(state=carry.state._replace(step=0)))
         lambdas, hyper_shape = flatten(hyper)
         done, last, program = start, None, None
-        fixed = self._watch(chain.plan.trajectory.problem)
         while done < steps:
             count = size if done + size <= steps else 1
             outside, outside_shape = feed.flat(done, count)
