@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional
 import pactune as pt
 from pactune.auto import _folds
 from pactune.experiments.digits import DemoSettings, load_digits, run_one
+from pactune.tracking import read_journal
 
 OUTER = 6
 
@@ -189,3 +191,10 @@ def test_a_start_without_risk_needs_a_scale() -> None:
 def _negative_loss(model, batch, hyper):
     """A loss below 0 at the start, as a log-density may be."""
     return _mean_loss(model, batch, hyper) - 5.0
+
+
+def test_the_journal_ends_with_the_verdict_of_the_held_out_rows(tmp_path: Path) -> None:
+    result = _tuner(pt.AutoZeta(folds=2)).fit(2, run_dir=tmp_path, progress=False)
+    ends = [line for line in read_journal(tmp_path) if line["kind"] == "end"]
+    assert [line["verdict"] for line in ends] == [result.verdict]
+    assert "held-out rows" in result.verdict

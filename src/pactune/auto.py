@@ -65,10 +65,12 @@ def fit_auto(tuner: Tuner, settings: FitSettings, rule: AutoZeta, shared: Callba
     best = scores.best(_labels(rule))
     tuned = scores.best([label for label in _labels(rule) if label != PLAIN])
     choice = Choice("plain" if best.label == PLAIN else "tuned", best.step)
-    final = replace(settings, choice=choice, callbacks=(*settings.callbacks, shared), plain_steps=settings.outer_steps)
+    verdict = scores.verdict(tuned, scores.best([PLAIN]))
+    listeners = (*settings.callbacks, shared)
+    final = replace(settings, choice=choice, verdict=verdict, callbacks=listeners, plain_steps=settings.outer_steps)
     fraction = next(f for f in rule.fractions if _label(f) == tuned.label)
     result = Fit(tuner, final, RelativeZeta(fraction)).run()
-    return replace(result, trials=scores.rows(), **scores.verdict(tuned, scores.best([PLAIN]))._asdict())
+    return replace(result, trials=scores.rows())
 
 
 def runs_of(rule: AutoZeta) -> int:

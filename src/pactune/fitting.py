@@ -16,7 +16,7 @@ from pactune.result import Result, Row, Status
 from pactune.tracking.fingerprint import describe_run
 from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone, norm, scale
-from pactune.verdict import judge_run
+from pactune.verdict import Verdict, judge_run
 
 if TYPE_CHECKING:
     from pactune.tuner import Tuner
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class FitSettings:
-    """The arguments of `Tuner.fit`, and what only the choice of ζ uses: `choice` and `evaluate`."""
+    """The arguments of `Tuner.fit`, and what only the choice of ζ uses: `choice` with its `verdict`, and `evaluate`."""
 
     outer_steps: int
     test: Any = None
@@ -47,6 +47,7 @@ class FitSettings:
     plain_steps: int | None = None
     on_divergence: str = "raise"
     choice: Choice | None = None
+    verdict: Verdict | None = None
     evaluate: bool = True
     recorder: Recorder = field(default_factory=Recorder)
 
@@ -271,7 +272,7 @@ class Fit:
             plain_rows=self.plain.rows,
             provenance=self._provenance(),
         )
-        return result if choice is not None else replace(result, **judge_run(result)._asdict())
+        return replace(result, **(self.settings.verdict or judge_run(result))._asdict())
 
     def _provenance(self) -> Provenance:
         """Return what touched what: both samples touched λ and θ, whatever is kept."""

@@ -45,6 +45,15 @@ def test_eq_5_is_above_least_norm():
     assert compare(summarise(table("linear", "mnist")), "regularized", "min_norm").gain["mean"] > 0
 
 
+def test_automatic_zeta_is_above_its_aim_on_cifar():
+    found = summarise(table("linear", "cifar10"))
+    assert found.interval("auto")["mean"] >= 0.205
+    for other in ("zero", "plain"):
+        gain = compare(found, "auto", other)
+        assert gain.wins == gain.of - 1
+        assert gain.of >= 10
+
+
 def test_automatic_zeta_is_above_its_aim_on_mnist():
     found = summarise(table("linear", "mnist"))
     assert found.interval("auto")["mean"] >= 0.675
