@@ -171,7 +171,7 @@ def test_the_messages_are_those_of_the_documentation(found: list[dict[str, Any]]
     flag, values = one, 2 * one  # a value travels with the number of chains
     assert sums["chains"] == [flag, values, values, n + one, n + one]
     assert sums["online"] == [flag, *[n + one] * steps, values, values, n + one]
-    assert sums["shards"] == [flag, *[m] * (2 * steps), one + m + n, m]
+    assert sums["shards"] == [flag, *[m] * (2 * steps), one + m + n]
     assert told["chains"][0] == m
     assert len(told["chains"]) == 2  # the first chain, and a row of the history
     assert len(told["shards"]) == 1  # the ranks that share a chain have it
@@ -182,5 +182,4 @@ def test_the_messages_are_those_of_the_documentation(found: list[dict[str, Any]]
         *[m, m, m + n, m + n],
         *[m, m, m + n, m + n, *back] * (steps - 1),
         one + m + n,
-        m,
     ]
