@@ -27,6 +27,9 @@ class Losses:
         metrics: `metrics(model, data)`; the short form has the accuracy by default.
         weigher: the module that weighs the examples of the training set, in the short form.
 
+    Attributes:
+        knows_rows: whether `rows` returns the losses of single rows.
+
     Raises:
         SettingError: neither one loss nor two, or one that cannot be called.
     """
@@ -43,6 +46,7 @@ class Losses:
         self._loss, self._train_loss, self._valid_loss = loss, train_loss, valid_loss
         self._metrics = metrics or (accuracy if loss is not None else None)
         self._weigher = weigher
+        self.knows_rows = knows_reduction(loss)
 
     @property
     def general(self) -> bool:
@@ -53,11 +57,6 @@ class Losses:
     def weighs(self) -> bool:
         """Whether the examples of the training set are weighed."""
         return self._weigher is not None
-
-    @property
-    def knows_rows(self) -> bool:
-        """Whether `rows` returns the losses of single rows."""
-        return knows_reduction(self._loss)
 
     def given(self) -> dict[str, Any]:
         """Return losses and metrics by the names of `Problem`'s arguments."""
