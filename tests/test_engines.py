@@ -306,6 +306,13 @@ class Counting(nn.Linear):
         return super().forward(x)
 
 
+def test_what_changes_in_every_round_is_not_recorded_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    tuner, listener = annealed(Traced(steps=2), "model")
+    with caplog.at_level(logging.INFO, "pactune.engine"):
+        tuner.fit(6, callbacks=[listener], progress=False)  # with the plain run beside
+    assert any("changes from round to round" in message for message in caplog.messages)
+
+
 def test_a_model_that_never_stays_the_same_is_run_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
     def made(engine: str | Engine) -> pt.Tuner:
         torch.manual_seed(0)

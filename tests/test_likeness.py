@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -96,14 +97,18 @@ def test_a_function_that_is_not_complete() -> None:
 
 
 def test_a_watch_gives_the_same_object_while_nothing_changes(make: Any) -> None:
-    problem, watch = make(nn.Sequential(nn.Linear(5, 2), nn.LeakyReLU(0.1))).problem, Watch()
-    first = watch(problem)
+    tuner, watch = make(nn.Sequential(nn.Linear(4, 3), nn.LeakyReLU(0.1))), Watch()
+    problem, run = tuner.problem, tuner.plan(0.1).trajectory
+    plain = replace(run, objective=pt.ValidationRisk())
+    first, other = watch(run), watch(plain)
     with torch.no_grad():
         for value in problem.model.parameters():
             value.add_(1.0)  # θ may move
-    assert watch(problem).parts is first.parts
+    assert watch(run).parts is first.parts
     for change in range(1, RESTLESS + 1):
         problem.model[1].negative_slope += 0.1
-        seen = watch(problem)
+        seen = watch(run)
+        assert watch(plain).changes == change  # a look at one run is none at the other
         assert (seen.parts is first.parts, seen.changes, seen.restless) == (False, change, change == RESTLESS)
-    assert watch(problem) == (seen.parts, 0)
+    assert watch(run) == (seen.parts, 0)
+    assert other.changes == 0

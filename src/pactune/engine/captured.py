@@ -136,7 +136,7 @@ class _Line:
     def __init__(self, track: Track, start: int, stop: int, size: int, engine: Captured) -> None:
         chain = track.chain
         self.track, self.size = track, size
-        self.segment = Segment.of(track, start, size, engine.watch(chain.plan.trajectory.problem).parts)
+        self.segment = Segment.of(track, start, size, engine.watch(chain.plan.trajectory).parts)
         carry = chain.carry
         self.carry, self.carry_shape = flatten(carry._replace(state=carry.state._replace(step=0)))
         self.hyper, self.hyper_shape = flatten(chain.hyper)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.engine.plan import Job
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem import Problem
 
 __all__ = ["RESTLESS", "Watch", "Watched", "alike", "equal", "fixed_parts", "same_structure"]
@@ -74,20 +75,20 @@ class Watched(NamedTuple):
 
 
 class Watch:
-    """Looks at problems from time to time."""
+    """Looks at problems once a round; the tuned and the plain run of a problem, which take turns, are told apart."""
 
     def __init__(self) -> None:
-        self._last: WeakKeyDictionary[Problem, Watched] = WeakKeyDictionary()
+        self._last: WeakKeyDictionary[Problem, dict[int, Watched]] = WeakKeyDictionary()
 
-    def __call__(self, problem: Problem) -> Watched:
-        """Look at a problem."""
-        now, last = fixed_parts(problem), self._last.get(problem)
+    def __call__(self, trajectory: Trajectory) -> Watched:
+        """Look at the problem of a run."""
+        runs, run = self._last.setdefault(trajectory.problem, {}), id(trajectory.objective)
+        now, last = fixed_parts(trajectory.problem), runs.get(run)
         if last is None:
-            found = Watched(now, 0)
+            runs[run] = Watched(now, 0)
         else:
-            found = Watched(last.parts, 0) if equal(now, last.parts) else Watched(now, last.changes + 1)
-        self._last[problem] = found
-        return found
+            runs[run] = Watched(last.parts, 0) if equal(now, last.parts) else Watched(now, last.changes + 1)
+        return runs[run]
 
 
 def alike(a: object, b: object) -> bool:

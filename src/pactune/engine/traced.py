@@ -59,11 +59,12 @@ class Traced(Engine):
             if self._seen > self.after:
                 log.info("steps are run one by one: %s", reason)
             return 0
-        watched = {problem: self._watch(problem) for problem in {t.chain.plan.trajectory.problem for t in tracks}}
+        trajectories = {id(track.chain.plan): track.chain.plan.trajectory for track in tracks}  # chains share a plan
+        watched = {plan: self._watch(trajectory) for plan, trajectory in trajectories.items()}
         if any(found.restless for found in watched.values()):
             log.info("steps are run one by one: a module or a loss changes from round to round")
             return 0
-        done = [self._run(track, steps, watched[track.chain.plan.trajectory.problem].parts) for track in tracks]
+        done = [self._run(track, steps, watched[id(track.chain.plan)].parts) for track in tracks]
         for track, count in zip(tracks, done, strict=True):
             for t in range(count, max(done)):  # where one chain could not be recorded and another could
                 track.chain.step(track.ticks(t), track.chain.hyper)
