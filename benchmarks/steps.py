@@ -57,7 +57,7 @@ def rounds(tuners: list[pt.Tuner], engine: Engine | str) -> Callable[[], Any]:
     def run() -> None:
         outcomes = runner.run([one.lane.job(plan, one.problem.hyperparameters()) for one, plan in pairs])
         for (one, _), outcome in zip(pairs, outcomes, strict=True):
-            one.lane.take(outcome)
+            one.lane.follow(one.lane.after(outcome))
 
     return run
 

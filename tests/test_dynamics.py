@@ -251,4 +251,4 @@ def test_a_round_leaves_where_it_started_alone() -> None:
         outcome = run_round(job)
         after = [value for part in (state.params, *state.slots.values()) for value in part.values()]
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        lane.take(outcome)
+        lane.follow(lane.after(outcome))

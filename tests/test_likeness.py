@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine.likeness import RESTLESS, Watch, alike
+from pactune.engine.likeness import ChangeDetector, alike, equal, snapshot
 
 
 def power(p: Any) -> Any:
@@ -96,19 +95,31 @@ def test_a_function_that_is_not_complete() -> None:
     assert not alike(make(), make())
 
 
-def test_a_watch_gives_the_same_object_while_nothing_changes(make: Any) -> None:
-    tuner, watch = make(nn.Sequential(nn.Linear(4, 3), nn.LeakyReLU(0.1))), Watch()
-    problem, run = tuner.problem, tuner.plan(0.1).trajectory
-    plain = replace(run, objective=pt.ValidationRisk())
-    first, other = watch(run), watch(plain)
-    with torch.no_grad():
-        for value in problem.model.parameters():
-            value.add_(1.0)  # θ may move
-    assert watch(run).parts is first.parts
-    for change in range(1, RESTLESS + 1):
+def test_changes_before_and_during_a_step_are_noticed(make: Any) -> None:
+    problem, detector = make(nn.Sequential(nn.Linear(4, 3), nn.LeakyReLU(0.1))).problem, ChangeDetector()
+
+    def move_parameters() -> None:
+        with torch.no_grad():
+            for value in problem.model.parameters():
+                value.add_(1.0)
+
+    def change_slope() -> None:
         problem.model[1].negative_slope += 0.1
-        seen = watch(run)
-        assert watch(plain).changes == change  # a look at one run is none at the other
-        assert (seen.parts is first.parts, seen.changes, seen.restless) == (False, change, change == RESTLESS)
-    assert watch(run) == (seen.parts, 0)
-    assert other.changes == 0
+
+    assert detector.run(move_parameters, [problem]) == []
+    assert detector.run(change_slope, [problem]) == [problem]
+    assert detector.run(move_parameters, [problem]) == [problem]  # not as it was first seen
+
+
+def test_an_object_of_unknown_kind_is_watched_by_what_it_holds() -> None:
+    holder = Opaque()
+    before = snapshot(holder)
+    holder.tau = 1.0  # type: ignore[attr-defined]
+    assert not equal(snapshot(holder), before)
+    assert equal(snapshot(holder), snapshot(holder))
+
+
+def test_a_snapshot_of_a_huge_object_ends() -> None:
+    holder = Opaque()
+    holder.values = [[i] for i in range(100_000)]  # type: ignore[attr-defined]
+    assert equal(snapshot(holder), snapshot(holder))

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pactune.callbacks import Callback
 from pactune.data import Source, as_source
-from pactune.engine import Lane, Outcome, Plan, Question, Reading, Reported, Rounds, drive
-from pactune.errors import DivergenceError, SettingError
+from pactune.engine import (
+    Lane,
+    Outcome,
+    Plan,
+    Question,
+    Reading,
+    Reported,
+    Rounds,
+    check_interrupt,
+    drive,
+    immediate_interrupts,
+)
+from pactune.errors import DivergenceError, SettingError, warn_user
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
 from pactune.result import Result, Row, Status
 from pactune.tracking.fingerprint import describe_run
 from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone, norm, scale
-from pactune.verdict import Verdict, judge_run
+from pactune.verdict import Verdict, diverged_at, judge_run
 
 if TYPE_CHECKING:
     from pactune.tuner import Tuner
@@ -122,6 +134,7 @@ class Fit:
         try:
             self._begin(resumed=resumed)
             while len(self.rows) < self.settings.outer_steps and not self._converged():
+                check_interrupt()
                 stop = self._asked_to_stop((yield from self._outer_step(begun)))
                 ended = stop or len(self.rows) >= self.settings.outer_steps or self._converged()
                 self.settings.recorder.save(self._state, last=ended)
@@ -135,10 +148,11 @@ class Fit:
         return ("converged" if self._converged() else "completed"), None
 
     def _begin(self, *, resumed: bool) -> None:
-        for listener in self.settings.callbacks:
-            listener.on_fit_begin(self.tuner, self.settings.outer_steps)
-            if resumed:
-                listener.on_resume(self.tuner, self.rows)
+        with immediate_interrupts():
+            for listener in self.settings.callbacks:
+                listener.on_fit_begin(self.tuner, self.settings.outer_steps)
+                if resumed:
+                    listener.on_resume(self.tuner, self.rows)
         if not resumed:
             self.settings.recorder.save(self._state)
 
@@ -149,35 +163,32 @@ class Fit:
         """Tell the listeners of a row; only their StopIteration ends a run, one of the user's loss is an error."""
         stop = False
         try:
-            for listener in self.settings.callbacks:
-                listener.on_outer_step(self.tuner, row)
+            with immediate_interrupts():
+                for listener in self.settings.callbacks:
+                    listener.on_outer_step(self.tuner, row)
         except StopIteration:
             stop = True
         return self.tuner.team.any(stop)
 
     def _outer_step(self, begun: float) -> Rounds[Row]:
+        """Make one outer step. What it finds is taken over at its end, so that an interrupted one leaves no trace."""
         tuner, problem = self.tuner, self.tuner.problem
-        for move in tuner.move_hyper():
-            yield move
-            for listener in self.settings.callbacks:
-                listener.on_hyper_step(tuner)
-        hyper = clone(problem.hyperparameters())
+        yield from self._move()
+        start = _Start.of(tuner)
         try:
             on_step = self._online_step if tuner.online else None
             outcome = yield tuner.lane.job(self.plan, problem.hyperparameters(), on_step)
-            tuner.lane.take(outcome)
-            self._resolve(outcome)
-            found: Reported = yield Reading(problem, outcome, self.plan.zeta)
-            value = tuner.judge(found, self.plan.zeta)
+            arrived, plan = tuner.lane.after(outcome), self._resolved(outcome)
+            found: Reported = yield Reading(problem, outcome, plan.zeta)
+            value = tuner.judge(found, plan.zeta)
+            plain = yield from self.plain.step(arrived)
+            tuner.publish(arrived)
+            measured = (yield from evaluations(tuner, self.test)) if self.settings.evaluate else {}
         except BaseException:
-            problem.load_hyper(hyper)
+            start.restore(tuner)
             raise
-        tuner.set_pending(found.gradient)
-        yield from self.plain.follow(tuner.lane)
-        tuner.publish(tuner.lane)
-        measured = (yield from evaluations(tuner, self.test)) if self.settings.evaluate else {}
         row: Row = {
-            "outer_step": tuner.lane.rounds,
+            "outer_step": arrived.rounds,
             **measured,
             "risk": value.risk,
             "regularizer": value.regularizer,
@@ -186,21 +197,35 @@ class Fit:
             "seconds": time.perf_counter() - begun,
         }
         row = tuner.team.numbers_from_leader(row)
+        tuner.lane.follow(arrived)
+        tuner.set_pending(found.gradient)
+        self.plain.take(plain)
+        self.plan, self._relative = plan, None
         self.rows.append(row)
-        self._keep(clone(problem.hyperparameters()) if tuner.online else hyper)
+        self._keep(clone(problem.hyperparameters()) if tuner.online else start.hyper)
         return row
+
+    def _move(self) -> Rounds[None]:
+        """Make the outer step of λ that is pending, and tell the listeners."""
+        move = self.tuner.next_move()
+        if move is None:
+            return
+        yield move
+        self.tuner.moved()
+        with immediate_interrupts():
+            for listener in self.settings.callbacks:
+                listener.on_hyper_step(self.tuner)
 
     def _online_step(self, gradient: Params) -> None:
         self.tuner.online_step(scale(self.plan.zeta, gradient))
 
-    def _resolve(self, outcome: Outcome) -> None:
-        """Fix a relative ζ in the first outer step: at ζ* both parts of the gradient are equally long."""
+    def _resolved(self, outcome: Outcome) -> Plan:
+        """Return the plan with ζ as a number. At ζ*, which a relative ζ counts in, both gradients are equally long."""
         if self._relative is None:
-            return
+            return self.plan
         path = float(norm(outcome.path_gradient)) if outcome.path_gradient else 0.0
         balance = float(norm(outcome.risk_gradient)) / path if path > 0 else 0.0
-        self.plan = replace(self.plan, zeta=self._relative.fraction * balance)
-        self._relative = None
+        return replace(self.plan, zeta=self._relative.fraction * balance)
 
     def _keep(self, hyper: Params) -> None:
         step, choice = self.tuner.lane.rounds, self.settings.choice
@@ -284,8 +309,38 @@ class Fit:
         return found.state("λ and θ started from values chosen without the data")
 
 
+class _Start(NamedTuple):
+    """Where an outer step begins: λ, and the state of its optimizer where λ moves inside the round."""
+
+    hyper: Params
+    outer: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, tuner: Tuner) -> _Start:
+        return cls(
+            clone(tuner.problem.hyperparameters()), copy.deepcopy(tuner.outer.state_dict()) if tuner.online else None
+        )
+
+    def restore(self, tuner: Tuner) -> None:
+        """Undo the outer step."""
+        tuner.publish(tuner.lane)
+        tuner.problem.load_hyper(self.hyper)
+        if self.outer is not None:
+            tuner.outer.load_state_dict(self.outer)
+
+
+class _PlainStep(NamedTuple):
+    """An outer step of the plain run: where its chains are, and its row."""
+
+    lane: Lane
+    row: Row
+
+
 class _PlainRun:
-    """Plain training beside the tuned run: the same start, data and noise, λ fixed where it started."""
+    """Plain training beside the tuned run: the same start, data and noise, λ fixed where it started.
+
+    It ends where it diverges, with a warning.
+    """
 
     def __init__(self, tuner: Tuner, settings: FitSettings, test: Source | None) -> None:
         default = 1 if tuner.restart else settings.outer_steps
@@ -296,30 +351,43 @@ class _PlainRun:
         self.rows: list[Row] = []
         self.kept: Kept | None = None
 
-    def follow(self, tuned: Lane) -> Rounds[None]:
+    def step(self, tuned: Lane) -> Rounds[_PlainStep | None]:
         """Make one more outer step, unless there were enough; the first round of an offline run is shared."""
-        if len(self.rows) >= self._steps:
-            return
         tuner, problem, start = self._tuner, self._tuner.problem, self._tuner.start_hyper
+        if len(self.rows) >= self._steps or diverged_at(self.rows) is not None:
+            return None
         if tuned.rounds == 1 and not tuner.online:
-            self._lane.follow(tuned)
+            lane = replace(self._lane, states=tuned.states, lead=tuned.lead, rounds=tuned.rounds)
         else:
-            self._lane.take((yield self._lane.job(self._plan, start)))
+            lane = self._lane.after((yield self._lane.job(self._plan, start)))
         present = clone(problem.hyperparameters())
         problem.load_hyper(start)
-        row: Row = {"outer_step": self._lane.rounds}
+        row: Row = {"outer_step": lane.rounds}
         try:
-            tuner.publish(self._lane)
+            tuner.publish(lane)
             measured = (yield from evaluations(tuner, self._test)) if self._settings.evaluate else {}
             row |= tuner.team.numbers_from_leader(measured)
-            for listener in self._settings.callbacks:
-                listener.on_plain_step(tuner, row)
+            with immediate_interrupts():
+                for listener in self._settings.callbacks:
+                    listener.on_plain_step(tuner, row)
         finally:
             problem.load_hyper(present)
-        self.rows.append(row)
+        return _PlainStep(lane, row)
+
+    def take(self, step: _PlainStep | None) -> None:
+        """Go where an outer step has led."""
+        if step is None:
+            return
+        self._lane.follow(step.lane)
+        self.rows.append(step.row)
+        if diverged_at(self.rows) is not None:
+            warn_user(
+                f"plain training, with λ fixed where it started, diverged in outer step {self._lane.rounds}; "
+                "there is nothing to compare the tuned run with"
+            )
         choice = self._settings.choice
         if choice is None or self._lane.rounds <= choice.step:
-            self.kept = Kept.of(self._lane.rounds, self._lane, start)
+            self.kept = Kept.of(self._lane.rounds, self._lane, self._tuner.start_hyper)
 
 
 def _as_dict(kept: Kept | None) -> dict[str, Any] | None:

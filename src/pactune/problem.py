@@ -99,6 +99,11 @@ class Problem:
     runs: tuple[int, ...] = ()
     """The leading axes of risks and parameters: none, or one where many runs are one problem."""
 
+    @property
+    def members(self) -> list[Problem]:
+        """The problems that this one stands for: itself, or those that are stacked in it."""
+        return [self]
+
     # The state of the modules, as dictionaries
 
     def parameters(self) -> Params:

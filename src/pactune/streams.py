@@ -7,13 +7,14 @@ so a step can be replayed, two chains never share noise, and a resumed run needs
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Streams", "forked_rng", "seed_forward"]
+__all__ = ["GLOBAL_STATE", "Streams", "forked_rng", "seed_forward"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,18 @@ class Streams:
         return torch.Generator(device=device).manual_seed(self.key(*path))
 
 
+GLOBAL_STATE = threading.RLock()
+"""Held while torch's global generators or backend flags are set: they belong to the process and not to a thread."""
+
+
 @contextmanager
 def forked_rng(device: torch.device) -> Iterator[None]:
-    """Put the global generators back on exit, so that a stochastic forward leaves no trace."""
+    """Put the global generators back on exit, so that a stochastic forward leaves no trace.
+
+    Threads take turns: dropout draws from a generator that they all share.
+    """
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with GLOBAL_STATE, torch.random.fork_rng(devices=devices):
         yield
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from pactune.callbacks import Callback, as_callbacks, progress_for
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engine import (
+    ChangeDetector,
     Engine,
     Initial,
     Lane,
@@ -149,15 +150,17 @@ class Tuner:
         if self.online:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         plan = self.plan(self.zeta)
-        for move in self.move_hyper():
+        if (move := self.next_move()) is not None:
             self.runner.move([move])
+            self.moved()
         with self.team.session(), self.problem.training_mode():
             self.prepare(plan.zeta)
             self.check_ranks()
             (outcome,) = self.runner.run([self.lane.job(plan, self.problem.hyperparameters())])
-            self.lane.take(outcome)
+            arrived = self.lane.after(outcome)
         (found,) = self.runner.read([Reading(self.problem, outcome, plan.zeta)])
         value = self.judge(found, plan.zeta)
+        self.lane.follow(arrived)
         self.fill_gradients(found.gradient)
         self.publish(self.lane)
         return value
@@ -280,7 +283,8 @@ class Tuner:
     @cached_property
     def world(self) -> World:
         """Mini-batches, noise and draws, as functions of the seed."""
-        self.problem.try_losses()
+        if ChangeDetector().run(self.problem.try_losses, [self.problem]):
+            self.runner.engine.mark_stateful(self.problem)
         stochastic = consumes_randomness(self.problem)
         return World(self.problem, self.inner, Streams(self.seed), stochastic, self.initial)
 
@@ -335,9 +339,9 @@ class Tuner:
             self.team.check_same({**said, **here, "buffers": self.problem.buffers(), "rounds": self.lane.rounds})
 
     def publish(self, lane: Lane) -> None:
-        """Copy the first chain into the user's model."""
-        assert lane.lead is not None
-        self.problem.load(lane.lead.params, lane.lead.buffers)
+        """Copy the first chain into the user's model; before the first round, where it will start."""
+        place = lane.lead or lane
+        self.problem.load(place.params, place.buffers)
 
     @staticmethod
     def judge(found: Reported, zeta: float) -> ObjectiveValue:
@@ -368,18 +372,20 @@ class Tuner:
         self.fill_gradients(gradient)
         self._pending = True
 
-    def move_hyper(self) -> Iterator[Move]:
-        """Make the outer step that is pending, from the λ of the last round; who iterates makes the move."""
+    def next_move(self) -> Move | None:
+        """Return the outer step that is pending, with λ where the last round left it; None where there is none."""
         if self._last is not None:
             kept, last = self._last
             present = self.problem.hyperparameters()
             if all(torch.equal(present[name], kept[name]) for name in present):
                 self.problem.load_hyper(last)
             self._last = None
-        if self._pending:
-            yield Move(self.outer)
-            self.outer.zero_grad(set_to_none=True)
-            self._pending = False
+        return Move(self.outer) if self._pending else None
+
+    def moved(self) -> None:
+        """Note that the outer step has been made."""
+        self._pending = False
+        self.outer.zero_grad(set_to_none=True)
 
     def online_step(self, gradient: Params) -> None:
         """Move λ inside a round (Algorithm C.2)."""
@@ -404,21 +410,22 @@ class Tuner:
             "last": self._last,
             "lane": self.lane.state(),
             "plain_lane": self.plain_lane.state(),
+            "stateful": self.problem in self.runner.engine.stateful,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from `state`, whatever happened to this tuner before."""
         self.lane.load_state(state["lane"])
         self.plain_lane.load_state(state["plain_lane"])
-        self.problem.load(self.lane.params, self.lane.buffers)
-        if self.lane.lead is not None:
-            self.publish(self.lane)
+        self.publish(self.lane)
         self.problem.load_hyper(state["hyper"])
         self.start_hyper, self._last = state["start_hyper"], state["last"]
         self.outer.load_state_dict(state["outer"])
         self.outer.zero_grad(set_to_none=True)
         self._pending = state["pending"] is not None
         self.fill_gradients(state["pending"] or {})
+        if state["stateful"]:
+            self.runner.engine.mark_stateful(self.problem)
 
 
 def _team(parallel: Parallel | None, chains: int, device: torch.device) -> Team:

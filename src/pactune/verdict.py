@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pactune.result import Result
 
-__all__ = ["Verdict", "judge_held_out", "judge_run"]
+__all__ = ["Verdict", "diverged_at", "judge_held_out", "judge_run"]
 
 
 class Verdict(NamedTuple):
@@ -34,11 +35,21 @@ def judge_run(result: Result) -> Verdict:
     """
     if not result.rows or not result.plain_rows:
         return Verdict(None, "nothing to compare with plain training")
+    if (step := diverged_at(result.plain_rows)) is not None:
+        return Verdict(None, f"nothing to compare with: plain training diverged in outer step {step}")
     kept, plain = result.kept, result.plain_rows[-1]
     for name, sign in (("test_accuracy", 1), ("test_risk", -1)):
         if name in kept and name in plain:
             return _by_test(name.replace("_", " "), kept[name], plain[name], sign)
     return _by_objective(kept, result.rows[0])
+
+
+def diverged_at(rows: list[dict[str, Any]]) -> int | None:
+    """Return the outer step in which a run's parameters or training risk ceased to be finite; None if they are."""
+    wrong = [
+        row for row in rows if not all(math.isfinite(row.get(name, 0.0)) for name in ("weight_norm", "train_risk"))
+    ]
+    return int(wrong[0]["outer_step"]) if wrong else None
 
 
 def _by_test(what: str, tuned: float, plain: float, sign: int) -> Verdict:

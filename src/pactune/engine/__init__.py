@@ -5,7 +5,9 @@ from pactune.engine.captured import Captured
 from pactune.engine.choice import as_engine
 from pactune.engine.drive import Rounds, drive
 from pactune.engine.eager import Eager
+from pactune.engine.interrupts import check_interrupt, immediate_interrupts, take_interrupt
 from pactune.engine.lane import Lane
+from pactune.engine.likeness import ChangeDetector
 from pactune.engine.paired import Drifts, PairedChains, Paths, run_pairs
 from pactune.engine.plan import Job, Move, Outcome, Plan, Question, Reading, Reported
 from pactune.engine.rounds import combine, run_chains, run_round
@@ -15,6 +17,7 @@ from pactune.engine.world import Initial, World, consumes_randomness
 
 __all__ = [
     "Captured",
+    "ChangeDetector",
     "Compiled",
     "Drifts",
     "Eager",
@@ -35,10 +38,13 @@ __all__ = [
     "Traced",
     "World",
     "as_engine",
+    "check_interrupt",
     "combine",
     "consumes_randomness",
     "drive",
+    "immediate_interrupts",
     "run_chains",
     "run_pairs",
     "run_round",
+    "take_interrupt",
 ]

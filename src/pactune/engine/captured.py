@@ -13,16 +13,18 @@ from torch import Tensor
 
 from pactune.engine.base import Engine, Track, log
 from pactune.engine.chain import Carry
-from pactune.engine.likeness import Watch
+from pactune.engine.interrupts import check_interrupt
+from pactune.engine.likeness import ChangeDetector
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
 from pactune.engine.stacked import JointPair
 from pactune.engine.traced import Program, as_flat, trace
 from pactune.hypergradient.records import Pair, Tick
-from pactune.trees import Params
+from pactune.trees import Params, norm, sub
 
 __all__ = ["Captured"]
 
 MOST_GRAPHS = 8  # kept by one engine, two for each kind of round; each holds its memory on the device
+MOST_CHECKS = 4  # graphs of a single step, one for each kind of round
 WARM_UPS = 2  # runs before the capture, in which libraries choose their kernels and allocate
 
 
@@ -33,6 +35,9 @@ class Captured(Engine):
     The training and the validation gradient of a step run on two streams, and chains or runs that are not stacked on
     streams of their own. Mini-batches and noise are copied into fixed places before each replay. Falls back to the
     eager engine, and logs why, where the steps cannot be captured.
+
+    The first measured step of every round is run as it is written and compared with a graph of that one step. Where
+    the two differ, a loss or a model depends on something that has changed, and the run goes on step by step.
 
     Args:
         steps: inner steps per replay.
@@ -54,8 +59,9 @@ class Captured(Engine):
     channels_last: bool = False
 
     _graphs: list[_Graph] = field(default_factory=list, init=False, repr=False)
+    _checks: list[_Graph] = field(default_factory=list, init=False, repr=False)
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
-    watch: Watch = field(default_factory=Watch, init=False, repr=False, compare=False)
+    _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
 
     def run_ahead(self, tracks: Sequence[Track], steps: int) -> int:
         """Replay as many whole graphs as fit, and a shorter one for the rest."""
@@ -65,26 +71,45 @@ class Captured(Engine):
             log.info("steps are run one by one: %s", reason)
             return 0
         start = 0
-        while start < steps and not tracks[0].chain.measures(start):  # so that every graph begins with a measured step
+        while start < steps and not tracks[0].chain.measures(start):
+            _step_all(tracks, start)
             start += 1
-        for t in range(start):
-            for track in tracks:
-                track.chain.step(track.ticks(t), track.chain.hyper)
+        if start == steps or not self._checked_step(tracks, start):
+            return min(start + 1, steps)
+        start += 1
         whole = start + (steps - start) // size * size
         done = self._replay(tracks, start, whole, size)
         return self._replay(tracks, whole, steps, steps - whole) if done == whole else done
+
+    def _checked_step(self, tracks: Sequence[Track], t: int) -> bool:
+        """Run a measured step as it is written; return whether a graph of that step gives the same.
+
+        The graph is captured without the engine's options, so that it runs the kernels of the step itself.
+        """
+        lines = [_Line(track, t, t + 1, 1, Captured()).copied() for track in tracks]
+        problems = list(dict.fromkeys(line.problem for line in lines))
+        wrong = self._changes.run(lambda: _step_all(tracks, t), problems)
+        graph = None if wrong else self._graph(lines, self._checks, Captured())
+        if graph is not None:
+            graph.load(lines)
+            graph.replay(lines, t)
+            wrong = [line.problem for line, found in zip(lines, graph.carries, strict=True) if not line.agrees(found)]
+        for problem in wrong:
+            self.mark_stateful(problem)
+        return graph is not None and not wrong
 
     def _replay(self, tracks: Sequence[Track], start: int, stop: int, size: int) -> int:
         """Run steps by a graph of `size` of them; return how many steps of the round are done."""
         if start == stop:
             return start
         lines = [_Line(track, start, stop, size, self) for track in tracks]
-        graph = self._graph(lines)
+        graph = self._graph(lines, self._graphs, self)
         if graph is None:
             return start
         graph.load(lines)
         done = start
         while done < stop and graph.replay(lines, done):
+            check_interrupt()
             done += size
         graph.unload(lines, done - start)
         return done
@@ -94,22 +119,23 @@ class Captured(Engine):
             return "the model is not on a CUDA device"
         return next((reason for track in tracks if (reason := refusal(track))), None)
 
-    def _graph(self, lines: list[_Line]) -> _Graph | None:
+    def _graph(self, lines: list[_Line], known: list[_Graph], options: Captured) -> _Graph | None:
         """Return the graph of these chains, captured at the first call."""
-        for known in self._graphs:
-            if known.matches(lines):
-                return known
+        for found in known:
+            if found.matches(lines):
+                return found
         if any(line.segment.same(failed) for line in lines for failed in self._failed):
             return None
         try:
-            with self.precision():
-                graph = _Graph(lines, self)
+            with options.precision():
+                graph = _Graph(lines, options)
         except Exception as error:  # a model may do anything that cannot be captured
             torch.cuda.synchronize()
             log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)
             self._failed.append(lines[0].segment)
             return None
-        self._graphs = [*self._graphs[1 - MOST_GRAPHS :], graph]
+        del known[: max(0, len(known) + 1 - (MOST_CHECKS if known is self._checks else MOST_GRAPHS))]
+        known.append(graph)
         return graph
 
     @contextmanager
@@ -136,9 +162,9 @@ class _Line:
     def __init__(self, track: Track, start: int, stop: int, size: int, engine: Captured) -> None:
         chain = track.chain
         self.track, self.size = track, size
-        self.segment = Segment.of(track, start, size, engine.watch(chain.plan.trajectory).parts)
-        carry = chain.carry
-        self.carry, self.carry_shape = flatten(carry._replace(state=carry.state._replace(step=0)))
+        self.problem = chain.plan.trajectory.problem
+        self.segment = Segment.of(track, start, size)
+        self.carry, self.carry_shape = flatten(chain.carry.at_start())
         self.hyper, self.hyper_shape = flatten(chain.hyper)
         self.feed = Feed(track, start, stop)
         self.outside, self.outside_shape = self.feed.flat(start, size)
@@ -147,6 +173,16 @@ class _Line:
     @property
     def shapes(self) -> tuple[Shape, Shape, Shape]:
         return self.carry_shape, self.hyper_shape, self.outside_shape
+
+    def copied(self) -> _Line:
+        """Keep a copy of where the chain is, since its next step may write into the state; return itself."""
+        self.carry = [tensor.clone() for tensor in self.carry]
+        return self
+
+    def agrees(self, found: Flat) -> bool:
+        """Whether a step that was replayed from the carry led where the chain is now, up to rounding."""
+        restore = self.carry_shape.restore
+        return _agree(restore(found), self.track.chain.carry, restore(self.carry))
 
     def placed(self, tensors: Flat) -> Flat:
         """Return copies at fixed places, in the layout of the engine."""
@@ -166,7 +202,7 @@ class _Graph:
 
     def __init__(self, lines: list[_Line], engine: Captured) -> None:
         self._segments, self._shapes = [line.segment for line in lines], [line.shapes for line in lines]
-        self._carries = [line.placed(line.carry) for line in lines]
+        self.carries = [line.placed(line.carry) for line in lines]
         self._hypers = [line.placed(line.hyper) for line in lines]
         self._outsides = [line.placed(line.outside) for line in lines]
         self._sources: list[list[Tensor | None]] = [[None] * len(flat) for flat in self._outsides]
@@ -175,7 +211,7 @@ class _Graph:
 
         def body() -> None:
             main = torch.cuda.current_stream()
-            parts = zip(programs, streams, self._carries, self._hypers, self._outsides, strict=True)
+            parts = zip(programs, streams, self.carries, self._hypers, self._outsides, strict=True)
             for stream in streams:
                 stream.wait_stream(main)
             for program, stream, carry, hyper, outside in parts:
@@ -204,7 +240,7 @@ class _Graph:
 
     def load(self, lines: list[_Line]) -> None:
         """Put the chains' tensors and λ into their places."""
-        for line, carry, hyper in zip(lines, self._carries, self._hypers, strict=True):
+        for line, carry, hyper in zip(lines, self.carries, self._hypers, strict=True):
             for place, value in zip([*carry, *hyper], [*line.carry, *line.hyper], strict=True):
                 place.copy_(value)
 
@@ -224,8 +260,37 @@ class _Graph:
 
     def unload(self, lines: list[_Line], steps: int) -> None:
         """Take the chains out of their places."""
-        for line, carry in zip(lines, self._carries, strict=True):
+        for line, carry in zip(lines, self.carries, strict=True):
             line.jump(carry, steps)
+
+
+def _step_all(tracks: Sequence[Track], t: int) -> None:
+    """Run a step of every chain as it is written."""
+    for track in tracks:
+        track.chain.step(track.ticks(t), track.chain.hyper)
+
+
+def _agree(found: Carry, wanted: Carry, before: Carry) -> bool:
+    """Whether one step led two ways to the same, judged by how far it moved each part.
+
+    Kernels on a GPU may sum in another order at every call. Adam turns the rounding of a gradient near 0 into a whole
+    step, so the parameters are given more room.
+    """
+    exact = found.total.dtype == torch.float64
+    parts = zip(*(_named_parts(carry).items() for carry in (found, wanted, before)), strict=True)
+    gaps = []
+    for (name, a), (_, b), (_, start) in parts:
+        room = (1e-6 if exact else 1e-2) if name == "params" else (1e-8 if exact else 1e-4)
+        eps = torch.finfo(found.total.dtype).eps
+        gaps.append(norm(sub(a, b)) <= room * norm(sub(b, start)) + 100 * eps * norm(b))
+    return bool(torch.stack(gaps).all())
+
+
+def _named_parts(carry: Carry) -> dict[str, Params]:
+    """Return the tensors of a carry by part; integer buffers count batches and are left out."""
+    buffers = {name: value for name, value in carry.state.buffers.items() if value.is_floating_point()}
+    parts = {"params": carry.state.params, **carry.state.slots, "buffers": buffers, "sums": carry.sums}
+    return {"total": {"": carry.total}, **{name: part for name, part in parts.items() if part}}
 
 
 def _program(line: _Line, engine: Captured) -> Program:

@@ -28,6 +28,10 @@ class Carry(NamedTuple):
     total: Tensor
     sums: Params
 
+    def at_start(self) -> Carry:
+        """Return the same with a step count of 0: a recording does not depend on the count."""
+        return self._replace(state=self.state._replace(step=0))
+
 
 class ChainEnd(NamedTuple):
     """What one chain gives at the end of a round; several runs at once have a leading axis in all of it.

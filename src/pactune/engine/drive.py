@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from pactune.engine.interrupts import check_interrupt, deferred_interrupts, take_interrupt
 from pactune.engine.plan import Job, Move, Question, Reading
 from pactune.engine.runner import Runner
 
@@ -20,8 +21,13 @@ Rounds = Generator[Request, Any, T]
 def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
     """Run several runs in step: of what they ask for, what is of one kind together.
 
-    Whatever happens in a round happens where it was asked for.
+    Whatever happens in a round happens where it was asked for. Ctrl-C is raised in the rounds and evaluations alone.
     """
+    with deferred_interrupts():
+        return _drive(runs, runner)
+
+
+def _drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
     ended: dict[int, T] = {}
     waiting: dict[int, Request] = {}
 
@@ -38,8 +44,11 @@ def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
         group = sorted(index for index, asked in waiting.items() if _turn(asked) == first)  # always the same stack
         asked = [waiting.pop(index) for index in group]
         try:
+            check_interrupt()
             outcomes = _answers(asked, runner)
-        except BaseException as error:
+        except BaseException as raised:
+            # Ctrl-C also ends the workers of a DataLoader, which fails before the interrupt is raised here.
+            error = KeyboardInterrupt() if take_interrupt() else raised
             for index in group:
                 go_on(index, partial(runs[index].throw, error))
         else:

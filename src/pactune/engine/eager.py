@@ -10,7 +10,7 @@ from pactune.engine.base import Engine, Track
 __all__ = ["Eager"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Eager(Engine):
     """Run every step as it is written. The reference for every other engine."""
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pactune.engine.base import Engine
-from pactune.engine.eager import Eager
 from pactune.engine.plan import Job, OnStep, Outcome, Plan
-from pactune.engine.runner import Runner
 from pactune.engine.world import World
 from pactune.hypergradient.records import InnerState, Tick
 from pactune.parallel import ALONE, Team
@@ -44,12 +41,6 @@ class Lane:
     team: Team = ALONE
     lead: InnerState | None = None
 
-    def run(self, plan: Plan, hyper: Params, on_step: OnStep | None = None, engine: Engine | None = None) -> Outcome:
-        """Run one round; a round that is interrupted leaves the lane as it was."""
-        (outcome,) = Runner(engine or Eager()).run([self.job(plan, hyper, on_step)])
-        self.take(outcome)
-        return outcome
-
     def job(self, plan: Plan, hyper: Params, on_step: OnStep | None = None) -> Job:
         """Return the next round."""
         states, drawn = self._starts(hyper)
@@ -60,12 +51,12 @@ class Lane:
         def ticks(t: int) -> list[Tick]:
             return self.world.ticks(first + t, self.chains, mine)
 
-        return Job(plan, states, hyper, ticks, drawn, on_step, phase)
+        return Job(plan, states, hyper, ticks, drawn, on_step, phase, first)
 
-    def take(self, outcome: Outcome) -> None:
-        """Go where a round has led."""
+    def after(self, outcome: Outcome) -> Lane:
+        """Return where a round leads; this lane stays where it is until it follows."""
         lead = self.team.from_leader(outcome.states[0]._replace(slots={}))
-        self.states, self.lead, self.rounds = outcome.states, lead, self.rounds + 1
+        return replace(self, states=outcome.states, lead=lead, rounds=self.rounds + 1)
 
     def follow(self, other: Lane) -> None:
         """Go where another lane is."""

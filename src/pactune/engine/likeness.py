@@ -7,8 +7,9 @@ the same in all runs and has to stay so.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from pactune.engine.plan import Job
-from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem import Problem
 
-__all__ = ["RESTLESS", "Watch", "Watched", "alike", "equal", "fixed_parts", "same_structure"]
+__all__ = ["ChangeDetector", "alike", "equal", "fixed_parts", "same_structure"]
 
 INNER = frozenset(vars(nn.Module())) - {"training"}  # what every module has
-RESTLESS = 3  # changes in a row, after which steps are run as they are
-LEAVES = {int, float, str, bool, type(None), Tensor, nn.Parameter, CodeType, type}  # most of what is met
+LEAVES = {int, float, str, bool, type(None), Tensor, nn.Parameter, CodeType, type, ModuleType}  # most of what is met
+PLAIN = (int, float, str, bool, type(None))
+MOST_NODES = 5000  # of one snapshot; a loss may hold a whole application, of which the rest is kept by reference
 
 
 class _Node(NamedTuple):
@@ -31,6 +32,21 @@ class _Node(NamedTuple):
 
     kind: type
     parts: tuple[Any, ...]
+
+
+class _Reference:
+    """An object itself, whatever it is made of."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reference) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
 
 
 def same_structure(job: Job, other: Job) -> bool:
@@ -42,12 +58,14 @@ def fixed_parts(problem: Problem) -> object:
     """Return all that a problem's risks depend on beside θ, λ, buffers and data, as it is now.
 
     Kinds and settings of the modules, frozen parameters, the buffers of λ, and the losses with what they hold. Tensors
-    are kept by reference: one that is written into stays the same, one that is replaced does not.
+    are kept by reference: one that is written into stays the same, one that is replaced does not. The snapshot cannot
+    see everything that Python code may read; engines that rely on it also compare numbers.
     """
     inside = set(problem.model.modules())
     modules = [
         (
             type(module),
+            None if type(module).__module__.startswith("torch.") else type(module).forward,
             _settings(module),
             {name: p for name, p in module._parameters.items() if p is not None and not p.requires_grad},
             {} if module in inside else dict(module._buffers),
@@ -57,38 +75,21 @@ def fixed_parts(problem: Problem) -> object:
     return snapshot((modules, problem.losses()))
 
 
-class Watched(NamedTuple):
-    """What a `Watch` has seen of a problem.
-
-    Attributes:
-        parts: its `fixed_parts`, the same object as long as nothing changes.
-        changes: how many looks in a row have found something else.
-    """
-
-    parts: object
-    changes: int
-
-    @property
-    def restless(self) -> bool:
-        """Whether it changes too often for anything to be recorded."""
-        return self.changes >= RESTLESS
-
-
-class Watch:
-    """Looks at problems once a round; the tuned and the plain run of a problem, which take turns, are told apart."""
+class ChangeDetector:
+    """Notices that what a problem's risks depend on has changed since its steps were recorded."""
 
     def __init__(self) -> None:
-        self._last: WeakKeyDictionary[Problem, dict[int, Watched]] = WeakKeyDictionary()
+        self._first: WeakKeyDictionary[Problem, object] = WeakKeyDictionary()
 
-    def __call__(self, trajectory: Trajectory) -> Watched:
-        """Look at the problem of a run."""
-        runs, run = self._last.setdefault(trajectory.problem, {}), id(trajectory.objective)
-        now, last = fixed_parts(trajectory.problem), runs.get(run)
-        if last is None:
-            runs[run] = Watched(now, 0)
-        else:
-            runs[run] = Watched(last.parts, 0) if equal(now, last.parts) else Watched(now, last.changes + 1)
-        return runs[run]
+    def run(self, step: Callable[[], None], problems: Iterable[Problem]) -> list[Problem]:
+        """Run a step; return the problems that it changed, or that differ from how they were first seen."""
+        before = {problem: fixed_parts(problem) for problem in problems}
+        step()
+        return [
+            problem
+            for problem, parts in before.items()
+            if not (equal(parts, self._first.setdefault(problem, parts)) and equal(fixed_parts(problem), parts))
+        ]
 
 
 def alike(a: object, b: object) -> bool:
@@ -108,7 +109,7 @@ def snapshot(thing: object) -> object:
 
 def _snapshot(thing: Any, met: dict[int, tuple[int, Any]]) -> Any:
     parts = _parts(thing)
-    if parts is None:
+    if parts is None or len(met) >= MOST_NODES:
         return thing
     if id(thing) in met:
         return _Node(type(thing), (met[id(thing)][0],))
@@ -126,16 +127,27 @@ def _parts(thing: Any) -> tuple[Any, ...] | None:
     if isinstance(thing, dict):
         return (*thing, *thing.values())
     if isinstance(thing, FunctionType):
-        return thing.__code__, _held(thing), thing.__defaults__, thing.__kwdefaults__
+        return thing.__code__, _held(thing), thing.__defaults__, thing.__kwdefaults__, _plain_globals(thing)
     if isinstance(thing, MethodType):
         return thing.__func__, thing.__self__
     if isinstance(thing, partial):
         return thing.func, thing.args, thing.keywords
     if isinstance(thing, nn.Module):
         return _settings(thing), thing._parameters, thing._buffers, thing._modules
-    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+    if isinstance(thing, type) or not hasattr(thing, "__dict__"):
+        return None
+    if dataclasses.is_dataclass(thing):
         return (vars(thing),)
-    return None
+    return _Reference(thing), vars(thing), _plain_values(vars(type(thing)))  # two such objects are never alike
+
+
+def _plain_globals(function: FunctionType) -> dict[str, Any]:
+    """Return the numbers and texts among the global variables that a function names."""
+    return _plain_values({name: function.__globals__.get(name) for name in function.__code__.co_names})
+
+
+def _plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in namespace.items() if type(value) in PLAIN and not name.startswith("__")}
 
 
 def _held(function: FunctionType) -> list[Any]:

@@ -65,6 +65,7 @@ class Job(NamedTuple):
         drawn: the draws from P_0 when the chains start anew.
         on_step: the online algorithm: called with the λ-derivative of ‖Δ_t‖, it may move λ in place.
         phase: the first step at which Δ_t is measured, below the stride.
+        position: how many inner steps of the run lie before the round.
     """
 
     plan: Plan
@@ -74,6 +75,7 @@ class Job(NamedTuple):
     drawn: Sequence[Params] | None = None
     on_step: OnStep | None = None
     phase: int = 0
+    position: int = 0
 
 
 class Question(NamedTuple):

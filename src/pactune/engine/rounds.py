@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -11,9 +12,10 @@ from torch import Tensor
 from pactune.engine.base import Engine, Track
 from pactune.engine.chain import Chain, ChainEnd
 from pactune.engine.eager import Eager
+from pactune.engine.interrupts import check_interrupt
 from pactune.engine.plan import Job, Outcome, Plan
 from pactune.hypergradient.records import Tick
-from pactune.streams import forked_rng
+from pactune.streams import GLOBAL_STATE, forked_rng
 from pactune.trees import Params, clone, scale, zeros_like
 
 __all__ = ["combine", "run_chains", "run_round"]
@@ -32,7 +34,9 @@ def run_chains(jobs: Sequence[Job], engine: Engine) -> list[list[ChainEnd]]:
         The ends of every chain, job by job.
     """
     rounds = [_Round(job) for job in jobs]
-    with forked_rng(jobs[0].plan.trajectory.problem.device):
+    stochastic = any(job.plan.trajectory.stochastic for job in jobs)
+    device = jobs[0].plan.trajectory.problem.device
+    with GLOBAL_STATE, forked_rng(device) if stochastic else nullcontext():
         done = _run_ahead(rounds, engine)
         return [one.run(done) for one in rounds]
 
@@ -53,7 +57,8 @@ class _Round:
 
     def tracks(self) -> list[Track]:
         """Return the chains with what each of them meets."""
-        return [Track(chain, functools.partial(self._tick, index)) for index, chain in enumerate(self._chains)]
+        ticks = [functools.partial(self._tick, index) for index in range(len(self._chains))]
+        return [Track(chain, tick, self.job.position) for chain, tick in zip(self._chains, ticks, strict=True)]
 
     def _tick(self, chain: int, t: int) -> Tick:
         return self.job.ticks(t)[chain]
@@ -63,6 +68,7 @@ class _Round:
         job = self.job
         keys: list[int | None] = [None] * len(self._chains)
         for t in range(start, job.plan.inner_steps):
+            check_interrupt()
             ticks = job.ticks(t)
             current = clone(job.hyper) if job.on_step is not None else job.hyper
             seen = [chain.step(tick, current) for chain, tick in zip(self._chains, ticks, strict=True)]

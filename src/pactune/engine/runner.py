@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from pactune.engine.base import Engine, log
 from pactune.engine.eager import Eager
-from pactune.engine.likeness import RESTLESS
 from pactune.engine.plan import Job, Move, Outcome, Question, Reading, Reported
-from pactune.engine.rounds import combine, run_chains
+from pactune.engine.rounds import combine, run_chains, run_round
 from pactune.engine.stack import Stack, stack_refusal
 from pactune.engine.stacked import StackedModels
 from pactune.engine.together import move_all, norms, read_all, read_one
@@ -29,12 +28,10 @@ class _Known(NamedTuple):
     Attributes:
         stack: what joins them, None where nothing can.
         trajectories: theirs, kept alive so that no other object gets their numbers.
-        changes: how often the stack had to be made anew.
     """
 
     stack: Stack | None
     trajectories: list[Trajectory]
-    changes: int = 0
 
 
 @dataclass
@@ -53,15 +50,26 @@ class Runner:
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run one round of every job."""
+        steady = [job for job in jobs if job.plan.trajectory.problem not in self.engine.stateful]
+        found = dict(zip(map(id, steady), self._run_steady(steady), strict=True)) if steady else {}
+        return [found[id(job)] if id(job) in found else run_round(job) for job in jobs]
+
+    def _run_steady(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Run jobs whose problems have not been found to depend on anything that changes."""
         chains = sum(len(job.states) for job in jobs)
         stack = self._stack(jobs) if chains > 1 and not isinstance(self.engine, Eager) else None
         problems = tuple(id(job.plan.trajectory.problem) for job in jobs)
+        self._joined.discard(problems)
         if stack is None:
-            self._joined.discard(problems)
             pairs = zip(jobs, run_chains(jobs, self.engine), strict=True)
             return [combine(job.plan, ends, online=job.on_step is not None) for job, ends in pairs]
+        joined = stack.join(jobs)
+        if changed := stack.changed(joined, jobs):
+            for problem in changed:
+                self.engine.mark_stateful(problem)
+            return self.run(jobs)
         self._joined.add(problems)
-        ((end,),) = run_chains([stack.join(jobs)], self.engine)
+        ((end,),) = run_chains([joined], self.engine)
         return stack.split(jobs, end)
 
     def read(self, readings: Sequence[Reading]) -> list[Reported]:
@@ -103,10 +111,7 @@ class Runner:
         if known is None:
             while len(self._stacks) >= MOST_STACKS:
                 del self._stacks[next(iter(self._stacks))]
-            known = _Known(_try_stack(jobs), trajectories)
-        elif known.stack is not None and not known.stack.holds():
-            known = _Known(_try_stack(jobs) if known.changes < RESTLESS else None, trajectories, known.changes + 1)
-        self._stacks[key] = known
+            known = self._stacks[key] = _Known(_try_stack(jobs), trajectories)
         return known.stack
 
 

@@ -166,7 +166,6 @@ class Segment:
         derived: whether the direct λ-derivatives are summed.
         pair: another way to find the two gradients of a step.
         finish: another way to do what `finish` does.
-        fixed: what a recording takes from the problem as it is now, from a `Watch`.
     """
 
     def __init__(
@@ -177,18 +176,17 @@ class Segment:
         derived: bool,
         pair: FindPair | None = None,
         finish: Finish | None = None,
-        fixed: object = None,
     ) -> None:
-        self.trajectory, self.measured, self.derived, self.fixed = trajectory, measured, derived, fixed
+        self.trajectory, self.measured, self.derived = trajectory, measured, derived
         self._pair, self._finish = pair or trajectory.pair, finish or self.finish
 
     @classmethod
-    def of(cls, track: Track, start: int, steps: int, fixed: object) -> Segment:
+    def of(cls, track: Track, start: int, steps: int) -> Segment:
         """Return the steps of a chain's round from `start` on."""
         plan = track.chain.plan
         derived = bool(plan.derivatives and plan.trajectory.objective.has_path)
         measured = tuple(track.chain.measures(start + i) for i in range(steps))
-        return cls(plan.trajectory, measured, derived=derived, fixed=fixed)
+        return cls(plan.trajectory, measured, derived=derived)
 
     def __call__(self, carry: Carry, hyper: Params, outside: Outside) -> Carry:
         """Run the steps."""
@@ -220,5 +218,4 @@ class Segment:
         """Whether another segment is the same function."""
         a, b = self.trajectory, other.trajectory
         same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
-        same = same and a.dynamics == b.dynamics and self.measured == other.measured and self.derived == other.derived
-        return same and self.fixed is other.fixed
+        return same and a.dynamics == b.dynamics and self.measured == other.measured and self.derived == other.derived

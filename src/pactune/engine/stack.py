@@ -21,7 +21,7 @@ from pactune.trees import Params, clone, scale
 
 __all__ = ["Stack", "stack_refusal"]
 
-TOLERANCE = 1e-3  # relative, in float32, between risks of stacked and single runs; rounding is far below
+TOLERANCE = 3e-4  # relative, in float32, between risks of stacked and single runs; rounding is far below
 SIDE_BY_SIDE = (
     nn.modules.conv._ConvNd,
     nn.modules.batchnorm._NormBase,
@@ -62,11 +62,20 @@ class Stack:
             drawn,
             None if first.on_step is None else _online(jobs, hyper),
             first.phase,
+            min(job.position for job in jobs),
         )
 
-    def holds(self) -> bool:
-        """Whether the runs still share what they shared at first."""
-        return all(equal(fixed_parts(problem), self._fixed) for problem in dict.fromkeys(self._problems))
+    def changed(self, job: Job, singles: Sequence[Job]) -> list[Problem]:
+        """Return the problems that no longer share what all shared at first.
+
+        Runs with problems of their own are compared by their numbers too, since a loss may read anything.
+        """
+        problems = list(dict.fromkeys(self._problems))
+        differing = [problem for problem in problems if not equal(fixed_parts(problem), self._fixed)]
+        if len(problems) > 1:
+            agree = self._agreements(job, singles)
+            differing += [problem for problem, same in zip(self._problems, agree, strict=True) if not same]
+        return list(dict.fromkeys(differing))
 
     @staticmethod
     def split(jobs: Sequence[Job], end: ChainEnd) -> list[Outcome]:
@@ -79,6 +88,11 @@ class Stack:
 
     def trial(self, job: Job, singles: Sequence[Job]) -> str | None:
         """Compare the joined risks with those of the single runs at the start; return what is wrong."""
+        agree = all(self._agreements(job, singles))
+        return None if agree else "run together, the runs do not give the risks that each gives alone"
+
+    def _agreements(self, job: Job, singles: Sequence[Job]) -> list[bool]:
+        """Return for every chain whether its joined risks are those that it has alone."""
         (state,), (tick,), problem = job.states, job.ticks(0), self._trajectory.problem
         with torch.no_grad():
             found = _risks(problem, state, job.hyper, tick)
@@ -89,8 +103,8 @@ class Stack:
             ]
         wanted = torch.stack(each)
         loose = TOLERANCE if wanted.dtype != torch.float64 else TOLERANCE**2
-        agree = torch.allclose(found.T, wanted, rtol=loose, atol=loose, equal_nan=True)
-        return None if agree else "run together, the runs do not give the risks that each gives alone"
+        agree: list[bool] = torch.isclose(found.T, wanted, rtol=loose, atol=loose, equal_nan=True).all(1).tolist()
+        return agree
 
     def _tick(self, ticks: list[Tick]) -> Tick:
         noise = None if ticks[0].noise is None else stack([tick.noise for tick in ticks if tick.noise is not None])

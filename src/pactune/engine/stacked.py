@@ -101,7 +101,12 @@ class StackedProblem(Problem):
         self.runs = (len(problems),)
         self.train = _StackedRows([problem.train for problem in problems])
         self.valid = _StackedRows([problem.valid for problem in problems])
-        self._one = problems[0]
+        self._one, self._members = problems[0], list(dict.fromkeys(problems))
+
+    @property
+    def members(self) -> list[Problem]:
+        """The problems that are stacked; chains of one run share theirs."""
+        return self._members
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_T of every run. Shape (R,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -11,7 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pactune.engine.base import Engine, Track, log
 from pactune.engine.chain import Carry
-from pactune.engine.likeness import Watch
+from pactune.engine.interrupts import check_interrupt
+from pactune.engine.likeness import ChangeDetector
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
 from pactune.trees import Params
 
@@ -38,9 +40,12 @@ class Traced(Engine):
     saved is the building of autograd graphs and the walk through modules, which outweigh the arithmetic of a small
     model. Falls back to the eager engine, and logs why, where the steps cannot be recorded.
 
+    The first measured step of every round is run as it is written and compared with its recording. Where the two
+    differ, a loss or a model depends on something that has changed, and the run goes on step by step.
+
     Args:
         steps: inner steps per recording.
-        after: inner steps that are run eagerly before anything is recorded, so that a short run pays nothing.
+        after: inner steps of a run that pass before anything is recorded, so that a short run pays nothing.
     """
 
     steps: int = 4
@@ -48,45 +53,72 @@ class Traced(Engine):
 
     exact = True
 
-    _recordings: list[Recording] = field(default_factory=list, init=False, repr=False)
-    _seen: int = field(default=0, init=False, repr=False)
-    _watch: Watch = field(default_factory=Watch, init=False, repr=False, compare=False)
+    _recordings: list[Recording] = field(default_factory=list, init=False, repr=False, compare=False)
+    _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
 
     def run_ahead(self, tracks: Sequence[Track], steps: int) -> int:
-        """Run the first steps of each chain from recordings."""
-        self._seen += steps
-        if self._seen <= self.after or (reason := _first_reason(tracks)):
-            if self._seen > self.after:
-                log.info("steps are run one by one: %s", reason)
+        """Run the first steps of each chain from recordings.
+
+        Whether they are recorded depends on the position in the run alone, so that a resumed run does what the
+        uninterrupted one does.
+        """
+        if tracks[0].position + steps <= self.after:
             return 0
-        trajectories = {id(track.chain.plan): track.chain.plan.trajectory for track in tracks}  # chains share a plan
-        watched = {plan: self._watch(trajectory) for plan, trajectory in trajectories.items()}
-        if any(found.restless for found in watched.values()):
-            log.info("steps are run one by one: a module or a loss changes from round to round")
+        if reason := _first_reason(tracks):
+            log.info("steps are run one by one: %s", reason)
             return 0
-        done = [self._run(track, steps, watched[id(track.chain.plan)].parts) for track in tracks]
+        done = [self._run(track, steps) for track in tracks]
         for track, count in zip(tracks, done, strict=True):
             for t in range(count, max(done)):  # where one chain could not be recorded and another could
                 track.chain.step(track.ticks(t), track.chain.hyper)
         return max(done)
 
-    def _run(self, track: Track, steps: int, fixed: object) -> int:
-        chain = track.chain
-        start = 0
-        while start < steps and not chain.measures(start):  # so that every segment begins with a measured step
+    def _run(self, track: Track, steps: int) -> int:
+        chain, start = track.chain, 0
+        while start < steps and not chain.measures(start):
             chain.step(track.ticks(start), chain.hyper)
             start += 1
-        carry, hyper, feed = chain.carry, chain.hyper, Feed(track, start, steps)
+        if start == steps:
+            return start
+        trusted = self._checked_step(track, start)
+        return self._run_recorded(track, start + 1, steps) if trusted else start + 1
+
+    def _checked_step(self, track: Track, t: int) -> bool:
+        """Run a measured step as it is written; return whether its recording gives the same, bit for bit.
+
+        A loss or a model may read anything that Python can reach. A recording keeps what it read, so it is trusted
+        in a round only if it still agrees with the code in the round's first measured step.
+        """
+        chain, problem = track.chain, track.chain.plan.trajectory.problem
+        inputs = _Inputs.of(track, t, 1)
+        example = [tensor.clone() for tensor in inputs.flat]  # the step may write into the state
+        if self._changes.run(lambda: chain.step(track.ticks(t), chain.hyper), [problem]):
+            self.mark_stateful(problem)
+            return False
+        program = self._program(Segment.of(track, t, 1), inputs.shapes, example)
+        if program is None:
+            return False
+        with torch.no_grad():
+            found = program(*example)
+        if all(_equal(a, b) for a, b in zip(found, flatten(chain.carry.at_start())[0], strict=True)):
+            return True
+        self.mark_stateful(problem)
+        return False
+
+    def _run_recorded(self, track: Track, start: int, steps: int) -> int:
+        chain, feed = track.chain, Feed(track, start, steps)
         stride = chain.plan.path_stride
         size = -(-self.steps // stride) * stride
-        flat, shape = flatten(carry._replace(state=carry.state._replace(step=0)))
-        lambdas, hyper_shape = flatten(hyper)
+        step = chain.carry.state.step
+        flat, shape = flatten(chain.carry.at_start())
+        lambdas, hyper_shape = flatten(chain.hyper)
         done, last, program = start, None, None
         while done < steps:
+            check_interrupt()
             count = size if done + size <= steps else 1
             outside, outside_shape = feed.flat(done, count)
             if outside_shape is not last or stride > 1:
-                segment, shapes = Segment.of(track, done, count, fixed), (shape, hyper_shape, outside_shape)
+                segment, shapes = Segment.of(track, done, count), (shape, hyper_shape, outside_shape)
                 program, last = self._program(segment, shapes, [*flat, *lambdas, *outside]), outside_shape
             if program is None:
                 break
@@ -94,7 +126,7 @@ class Traced(Engine):
                 flat = list(program(*flat, *lambdas, *outside))
             done += count
         final: Carry = shape.restore(flat)
-        state = final.state._replace(step=carry.state.step + done - start)
+        state = final.state._replace(step=step + done - start)
         chain.jump(final._replace(state=state), done - start)
         return done
 
@@ -107,10 +139,10 @@ class Traced(Engine):
         return program
 
     def _record(self, segment: Segment, shapes: tuple[Shape, ...], example: Flat) -> Program | None:
-        function = as_flat(segment, shapes)
+        function, several = as_flat(segment, shapes), len(segment.measured) > 1
+        turned = several and bool(segment.trajectory.problem.runs)  # a single step is recorded as it is written
         try:
-            stacked = bool(segment.trajectory.problem.runs)
-            graph = trace(function, example, turn=stacked)
+            graph = trace(function, example, turn=turned)
             program = self._build(graph, example, len(segment.measured))
             with torch.no_grad():
                 found = program(*example)
@@ -118,7 +150,7 @@ class Traced(Engine):
             log.info("steps are run one by one: recording them failed with %s: %s", type(error).__name__, error)
             return None
         wanted = function(*example)
-        agree = _close if stacked or not self.exact else _equal
+        agree = _close if turned or (several and not self.exact) else _equal
         if not all(agree(a, b) for a, b in zip(found, wanted, strict=True)):
             log.warning("steps are run one by one: recorded steps do not give what the steps themselves give")
             return None
@@ -153,6 +185,20 @@ class Compiled(Traced):
         with torch.no_grad():
             program: Program = compile_graph(graph, list(example))  # without the guards of `torch.compile`
         return program
+
+
+class _Inputs(NamedTuple):
+    """The tensors that some steps of a chain start from and meet, as a flat list with its shapes."""
+
+    flat: Flat
+    shapes: tuple[Shape, Shape, Shape]
+
+    @classmethod
+    def of(cls, track: Track, start: int, steps: int) -> _Inputs:
+        carry, shape = flatten(track.chain.carry.at_start())
+        lambdas, hyper_shape = flatten(track.chain.hyper)
+        outside, outside_shape = Feed(track, start, start + steps).flat(start, steps)
+        return cls([*carry, *lambdas, *outside], (shape, hyper_shape, outside_shape))
 
 
 def as_flat(segment: Segment, shapes: tuple[Shape, ...]) -> Callable[..., list[Tensor]]:
