@@ -1,0 +1,115 @@
+"""The logic of the captured engine on a CPU, with a graph that runs its body again in the place of a CUDA graph."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import pactune as pt
+from pactune.engine import Captured, captured
+from pactune.engine.traced import as_flat, trace
+
+
+class Graph:
+    """Replays by calling what was captured."""
+
+    body: Any = None
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            self.body()
+
+
+class Stream:
+    def wait_stream(self, other: object) -> None:
+        """Do nothing: a CPU has one stream."""
+
+
+@contextmanager
+def capture(graph: Graph) -> Any:
+    graph.body = sys._getframe(2).f_locals["body"]
+    yield
+
+
+def recorded(line: Any, engine: Captured) -> Any:
+    """Return the steps as a list of tensor operations, which keeps what Python said, as a CUDA graph does."""
+    return trace(as_flat(line.segment, line.shapes), [*line.carry, *line.hyper, *line.outside]).forward
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(captured, "_program", recorded)
+    monkeypatch.setattr(Captured, "_reason", lambda self, tracks: None)
+
+
+def tuner(engine: Any, tau: Any, **settings: Any) -> pt.Tuner:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    hyper, (x, y) = pt.WeightDecay(model), torch.randn(2, 20, 3, dtype=torch.float64)
+    problem = pt.Problem(
+        model,
+        hyper,
+        train=(x[:10], y[:10, :2]),
+        valid=(x[10:], y[10:, :2]),
+        train_loss=lambda m, b, h: mse_loss(m(b[0]) / float(tau[0]), b[1]),
+        valid_loss=lambda m, b, h: mse_loss(m(b[0]), b[1]),
+    )
+    settings = {"inner": pt.Adam(0.01), "objective": pt.PACBayes(0.01), **settings}
+    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    return pt.Tuner(problem, inner_steps=11, outer=outer, engine=engine, **settings)
+
+
+class Anneal(pt.Callback):
+    def __init__(self, tau: Any, factor: float) -> None:
+        self._tau, self._factor = tau, factor
+
+    def on_hyper_step(self, tuner: pt.Tuner) -> None:
+        self._tau[0] *= self._factor
+
+
+def histories(factor: float, **settings: Any) -> tuple[Any, Any]:
+    engine = Captured(steps=4)
+    found = []
+    for one in ("eager", engine):
+        tau = np.ones(1)
+        run = functools.partial(tuner(one, tau, **settings).fit, 4, progress=False)
+        found.append(run(callbacks=[Anneal(tau, factor)]).history.drop(columns="seconds"))
+    assert engine._graphs
+    return found[0], found[1]
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Adam": {},
+    "SGD": {"inner": pt.SGD(0.05)},
+    "validation risk": {"objective": pt.ValidationRisk()},
+    "stride": {"path_stride": 3},
+}
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_replayed_steps_are_trusted_while_nothing_changes(settings: str, caplog: pytest.LogCaptureFixture) -> None:
+    eager, replayed = histories(1.0, **SETTINGS[settings])
+    np.testing.assert_allclose(replayed.values, eager.values, rtol=1e-9, atol=1e-12)
+    assert not caplog.messages
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_change_that_no_snapshot_sees_is_noticed(settings: str, caplog: pytest.LogCaptureFixture) -> None:
+    eager, replayed = histories(0.97, **SETTINGS[settings])
+    np.testing.assert_allclose(replayed.values, eager.values, rtol=1e-9, atol=1e-12)
+    assert any("one by one from now on" in message for message in caplog.messages)
