@@ -1,10 +1,11 @@
-"""Kill a run with SIGKILL again and again, resume it every time, and compare it with a run that was never killed.
+"""Kill runs with SIGKILL again and again, resume them every time, and compare each with a run that was never killed.
 
     python benchmarks/faults.py --kills 60 --output benchmarks/results/faults.json
 
-Every attempt is a new process, a new interpreter unless `--fork` is given. Half of the kills come at a random moment of
-the run, half as soon as a checkpoint is seen being written. Before every attempt the journal is read: each outer step
-in it must still be there afterwards. Exit status 1 when a step was lost or the final history differs.
+The kills are shared by the kinds of run in `fault_runs.py`. Every attempt is a new process, a new interpreter unless
+`--fork` is given. Half of the kills come at a random moment of the run, half as soon as a checkpoint is seen being
+written. Before every attempt the journals are read: each outer step in them must still be there, with the same numbers,
+afterwards. Exit status 1 when a step was lost or a final history differs.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from fault_runs import KINDS
 
 import pactune as pt
 from pactune.tracking.journal import JOURNAL, read_journal
 
+Rows = dict[Path, dict[tuple[str, int], dict[str, Any]]]
 POLL_SECONDS = 0.0005
 MOST_STEPS = 5  # a kill comes at most this many outer steps after an attempt has begun to run,
 LONGEST_SECONDS = 0.2  # and at most this long after the last of them
@@ -34,7 +36,13 @@ LONGEST_SECONDS = 0.2  # and at most this long after the last of them
 
 @dataclass
 class Report:
-    """What happened."""
+    """What happened to one kind of run.
+
+    Attributes:
+        steps_lost: outer steps that a journal had and that were missing or had other numbers afterwards.
+        steps_made_again: outer steps that a journal had and that a resumed run made again, as runs of a grid do that
+            were ahead of the others.
+    """
 
     kills: int = 0
     kills_while_a_checkpoint_was_written: int = 0
@@ -42,6 +50,7 @@ class Report:
     kills_before_the_first_new_step: int = 0
     outer_steps: int = 0
     steps_lost: int = 0
+    steps_made_again: int = 0
     history_equal: bool = False
     plain_history_equal: bool = False
     result_equal: bool = False
@@ -53,50 +62,37 @@ class Report:
         """Whether nothing was lost and all is equal."""
         return not self.steps_lost and self.history_equal and self.plain_history_equal and self.result_equal
 
+    def count_losses(self, before: Rows, folder: Path) -> None:
+        """Compare the rows that the journals had before an attempt with what they have now."""
+        after = _rows(folder)
+        for path, rows in before.items():
+            self.steps_lost += sum(after[path].get(key) != row for key, row in rows.items())
+            resumed = [line["outer_steps_done"] for line in _journal(path) if line["kind"] == "resume"]
+            done = max((step for kind, step in rows if kind == "row"), default=0)
+            self.steps_made_again += max(0, done - resumed[-1]) if resumed else 0
+
 
 @dataclass(frozen=True)
 class Plan:
-    """How many kills during how many outer steps, and how processes start: "spawn" (new interpreters) or "fork"."""
+    """Which run, how many kills during how many outer steps, and how processes start: new interpreters or forks."""
 
+    kind: str
     kills: int
     steps: int
     start: str
     seed: int = 0
 
 
-def work(folder: Path, steps: int) -> None:
-    """Run, or resume, the run that is being killed: mini-batches, dropout, BatchNorm, two chains, Adam and RMSprop."""
+def work(kind: str, folder: Path, steps: int) -> None:
+    """Run, or resume, the run that is being killed."""
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
-    hyper = pt.WeightDecay(model)
-    x, y = torch.randn(300, 20), torch.randint(0, 3, (300,))
-    problem = pt.Problem(
-        model,
-        hyper,
-        train=(x[:100], y[:100]),
-        valid=(x[100:200], y[100:200]),
-        batch_size=30,
-        loss=nn.functional.cross_entropy,
-    )
-    outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
-    tuner = pt.Tuner(
-        problem, inner=pt.Adam(lr=1e-2), inner_steps=3, outer=outer, objective=pt.PACBayes(1e-3), chains=2, seed=1
-    )
-    result = tuner.fit(
-        steps, test=(x[200:], y[200:]), run_dir=folder, resume=True, progress=False, keep="best-objective"
-    )
-    sums = {
-        name: value.double().sum().item() for name, value in [*model.state_dict().items(), *hyper.state_dict().items()]
-    }
-    kept = {"status": result.status, "kept_step": result.kept_step, "verdict": result.verdict, "sums": sums}
-    final = {"rows": result.rows, "plain_rows": result.plain_rows, "result": kept}
-    (folder / "final.json").write_text(json.dumps(final), encoding="utf-8")
+    ended = KINDS[kind](folder, steps)
+    (folder / "final.json").write_text(json.dumps(ended), encoding="utf-8")
 
 
 def attempt(folder: Path, plan: Plan) -> BaseProcess:
     """Start a process that runs or resumes."""
-    process = multiprocessing.get_context(plan.start).Process(target=work, args=(folder, plan.steps))
+    process = multiprocessing.get_context(plan.start).Process(target=work, args=(plan.kind, folder, plan.steps))
     process.start()
     return process
 
@@ -120,7 +116,7 @@ def kill_once(folder: Path, plan: Plan, moment: random.Random, report: Report) -
     process.join()
     report.kills += 1
     report.kills_while_a_checkpoint_was_written += _being_written(folder)
-    report.kills_that_left_a_torn_line += not (folder / JOURNAL).read_bytes().endswith(b"\n")
+    report.kills_that_left_a_torn_line += any(not path.read_bytes().endswith(b"\n") for path in _paths(folder))
     report.steps_at_kills.append(_steps(folder))
     return True
 
@@ -131,23 +127,23 @@ def run(folder: Path, plan: Plan) -> Report:
     (folder / "killed").mkdir()
     (folder / "reference").mkdir()
     while report.kills < plan.kills:
-        before = _steps(folder / "killed")
+        before, rows = _steps(folder / "killed"), _rows(folder / "killed")
         if not kill_once(folder / "killed", plan, moment, report):
             raise SystemExit(f"the run was through after {report.kills} kills; ask for more --steps")
-        report.steps_lost += _lost(folder / "killed", before)
+        report.count_losses(rows, folder / "killed")
         report.kills_before_the_first_new_step += report.steps_at_kills[-1] == before
         print(
-            f"kill {report.kills}/{plan.kills}: {report.steps_at_kills[-1]} of {plan.steps} steps",
+            f"{plan.kind}: kill {report.kills}/{plan.kills}: {report.steps_at_kills[-1]} of {plan.steps} steps",
             file=sys.stderr,
             flush=True,
         )
     for name in ("killed", "reference"):
-        before = _steps(folder / name)
+        rows = _rows(folder / name)
         process = attempt(folder / name, plan)
         process.join()
         if process.exitcode:
             raise SystemExit(f"the {name} run failed")
-        report.steps_lost += _lost(folder / name, before)
+        report.count_losses(rows, folder / name)
     killed, reference = (_final(folder / name) for name in ("killed", "reference"))
     report.history_equal = _timeless(killed["rows"]) == _timeless(reference["rows"])
     report.plain_history_equal = _timeless(killed["plain_rows"]) == _timeless(reference["plain_rows"])
@@ -156,27 +152,37 @@ def run(folder: Path, plan: Plan) -> Report:
     return report
 
 
-def _lost(folder: Path, before: int) -> int:
-    """Return how many of the steps that the journal had were missing when the last attempt resumed."""
-    resumed = [line["outer_steps_done"] for line in _journal(folder) if line["kind"] == "resume"]
-    return max(0, before - resumed[-1]) if resumed and before else 0
+def _paths(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(JOURNAL))
 
 
-def _journal(folder: Path) -> list[dict[str, Any]]:
-    return read_journal(folder) if (folder / JOURNAL).exists() else []
+def _journal(path: Path) -> list[dict[str, Any]]:
+    return read_journal(path.parent)
+
+
+def _rows(folder: Path) -> Rows:
+    """Return the last row of every outer step in every journal, without its seconds."""
+    return {
+        path: {
+            (line["kind"], line["outer_step"]): _timeless([line])[0]
+            for line in _journal(path)
+            if line["kind"] in ("row", "plain row")
+        }
+        for path in _paths(folder)
+    }
 
 
 def _steps(folder: Path) -> int:
-    return max((line["outer_step"] for line in _journal(folder) if line["kind"] == "row"), default=0)
+    """Return how many outer steps all runs of a folder have made."""
+    return min((max((step for _, step in rows), default=0) for rows in _rows(folder).values()), default=0)
 
 
 def _lines(folder: Path) -> int:
-    path = folder / JOURNAL
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return sum(path.read_bytes().count(b"\n") for path in _paths(folder))
 
 
 def _being_written(folder: Path) -> bool:
-    return any(folder.glob("*.partial"))
+    return any(folder.rglob("*.partial"))
 
 
 def _final(folder: Path) -> Any:
@@ -184,28 +190,34 @@ def _final(folder: Path) -> Any:
 
 
 def _timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "time")} for row in rows]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=None, help="outer steps; 12 for every kill by default")
+    parser.add_argument("--kills", type=int, default=60, help="shared by the kinds of run")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--steps", type=int, default=None, help="outer steps of a run; 12 for every kill by default")
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     parser.add_argument("--output", type=Path, help="write the report there, as JSON")
     parser.add_argument("--fork", action="store_true", help="fork the processes instead of starting new interpreters")
     options = parser.parse_args()
-    start = "fork" if options.fork else "spawn"
-    plan = Plan(options.kills, options.steps or 12 * options.kills, start, options.seed)
     if options.fork:  # what is imported here need not be imported again after every kill
         _ = pt.Tuner, torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    with tempfile.TemporaryDirectory() as folder:
-        report = run(Path(folder), plan)
-    document = {**asdict(report), "passed": report.passed}
+    reports = {}
+    for number, kind in enumerate(options.kinds):
+        share = options.kills // len(options.kinds) + (number < options.kills % len(options.kinds))
+        start = "fork" if options.fork else "spawn"
+        plan = Plan(kind, share, options.steps or max(40, 12 * share), start, options.seed)
+        with tempfile.TemporaryDirectory() as folder:
+            reports[kind] = run(Path(folder), plan)
+    passed = all(report.passed for report in reports.values())
+    kinds = {kind: {**asdict(report), "passed": report.passed} for kind, report in reports.items()}
+    document = {"kills": sum(report.kills for report in reports.values()), "passed": passed, "kinds": kinds}
     if options.output:
         options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({name: value for name, value in document.items() if name != "steps_at_kills"}, indent=1))
-    return 0 if report.passed else 1
+    print(json.dumps(document, indent=1))
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
