@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ from pactune.problem import Problem
 from pactune.result import Result
 from pactune.settings import check_settings
 from pactune.streams import Streams
-from pactune.tracking.fingerprint import describe_run
+from pactune.tracking.fingerprint import describe_run, parts_of
 from pactune.tracking.recorder import FolderRecorder, Recorder
 from pactune.tracking.shared import SharedRecorder
 from pactune.trees import Params, clone
@@ -235,7 +235,10 @@ class Tuner:
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
         if self.team.leader:
             described = describe_run(self, settings, test)
-            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=described, together=together)
+            parts = partial(parts_of, self)
+            folder: Recorder = FolderRecorder(
+                Path(run_dir), resume=resume, settings=described, parts=parts, together=together
+            )
             recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
         else:
             recorder = SharedRecorder(Recorder(), self.team)

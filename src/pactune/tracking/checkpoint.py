@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from pactune.errors import RunFolderError
-from pactune.tracking.files import PARTIAL, write_atomically
+from pactune.tracking.documents import parse_json
+from pactune.tracking.files import PARTIAL, check_plain, remove_partial, write_atomically
 from pactune.tracking.states import decode, encode
 from pactune.trees import Params
 
@@ -21,6 +23,7 @@ __all__ = ["FORMAT", "DamagedError", "clear_partial", "list_checkpoints", "load_
 
 FORMAT = 1
 _STEM, _SUFFIX = "checkpoint-", ".safetensors"
+_NAME = re.compile(rf"{_STEM}\d{{8,}}{re.escape(_SUFFIX)}")
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +33,7 @@ class DamagedError(RunFolderError):
 
 
 def save_checkpoint(folder: Path, number: int, state: Any, *, kept: int = 2) -> Path:
-    """Write a checkpoint and forget all but the last `kept`.
+    """Write a checkpoint and forget those before it, except for the last `kept` - 1.
 
     Raises:
         RunFolderError: it cannot be written; the earlier ones are untouched.
@@ -41,8 +44,8 @@ def save_checkpoint(folder: Path, number: int, state: Any, *, kept: int = 2) -> 
     metadata["checksum"] = _checksum(metadata, tensors)
     path = folder / f"{_STEM}{number:08d}{_SUFFIX}"
     write_atomically(path, save(tensors, metadata=metadata))
-    for old in list_checkpoints(folder)[kept:]:
-        old.unlink(missing_ok=True)
+    for old in [other for other in list_checkpoints(folder) if other.name < path.name][kept - 1 :]:
+        _forget(old)
     return path
 
 
@@ -50,17 +53,10 @@ def load_checkpoint(path: Path, device: torch.device) -> Any:
     """Return the state that was saved. Nothing in the file is ever executed.
 
     Raises:
-        DamagedError: the file is truncated or was changed.
+        DamagedError: the file is truncated or was changed, or is none that pactune writes.
         RunFolderError: it is of another format.
     """
-    try:
-        with safe_open(str(path), framework="pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError) as error:
-        raise DamagedError(f"{path.name} cannot be read: {error}") from error
-    if not {"format", "state", "checksum"} <= set(metadata):
-        raise DamagedError(f"{path.name} is not a checkpoint of pactune")
+    metadata, tensors = _content(path)
     if metadata["checksum"] != _checksum(metadata, tensors):
         raise DamagedError(f"{path.name} is damaged: its checksum is wrong")
     if metadata["format"] != str(FORMAT):
@@ -68,19 +64,44 @@ def load_checkpoint(path: Path, device: torch.device) -> Any:
             f"{path} is of checkpoint format {metadata['format']} and this version reads {FORMAT}; "
             "resume with the version that wrote it"
         )
-    return decode(json.loads(metadata["state"]), tensors, device)
+    try:
+        return decode(parse_json(metadata["state"]), tensors, device)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path.name} is not laid out as a checkpoint: {error}") from error
+
+
+def _content(path: Path) -> tuple[dict[str, str], Params]:
+    """Return what a file says, not verified yet."""
+    try:
+        check_plain(path)
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, RunFolderError, OSError, ValueError, RuntimeError, OverflowError) as error:
+        raise DamagedError(f"{path.name} cannot be read: {error}") from error
+    if not {"format", "state", "checksum"} <= set(metadata):
+        raise DamagedError(f"{path.name} is not a checkpoint of pactune")
+    return metadata, tensors
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder, the newest first."""
-    return sorted(folder.glob(f"{_STEM}*{_SUFFIX}"), reverse=True)
+    found = [path for path in folder.glob(f"{_STEM}*{_SUFFIX}") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
 
 
 def clear_partial(folder: Path) -> None:
     """Remove what a killed process left half written."""
-    for partial in folder.glob(f"{_STEM}*{_SUFFIX}{PARTIAL}"):
+    for partial in folder.glob(f"{_STEM}*{_SUFFIX}*{PARTIAL}"):
         logger.info("removing %s, which was left half written", partial.name)
-        partial.unlink(missing_ok=True)
+        remove_partial(partial)
+
+
+def _forget(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("%s cannot be removed: %s", path, error)
 
 
 def _checksum(metadata: dict[str, str], tensors: Params) -> str:

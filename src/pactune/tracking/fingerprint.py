@@ -1,30 +1,40 @@
-"""What makes a run this run: its settings in words, compared before a run is resumed."""
+"""What makes a run this run: its settings and the parts of its modules in words, compared before a run is resumed."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
 
+from pactune.tracking.parts import Parts, describe_parts, without_digests
+
 if TYPE_CHECKING:
+    import torch
+
     from pactune.data import Source
     from pactune.fitting import FitSettings
     from pactune.trees import Params
     from pactune.tuner import Tuner
 
-__all__ = ["describe_run"]
+__all__ = ["PARTS", "describe_run", "differences", "moved_parts", "parts_of"]
+
+PARTS = "parts"  # of the modules, losses and settings, each with an entry of its own
+# What a scheduler writes into the groups of an optimizer.
+SCHEDULED = ("params", "initial_lr", "swa_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_scale")
+SHOWN = 8  # differences that an error names
 
 
 def describe_run(tuner: Tuner, settings: FitSettings, test: Source | None) -> dict[str, Any]:
     """Return what a resumed run must share with the run it resumes, as JSON can hold it.
 
-    The number of outer steps and the listeners are left out: a run may be resumed for longer and with others. A
-    function is known by its name only.
+    The number of outer steps and the listeners are left out: a run may be resumed for longer and with others. What
+    modules and functions are made of is in `parts_of`, since it may differ from rank to rank.
     """
     problem = tuner.problem
     return {
         "inner": _words(tuner.inner),
         "inner_steps": tuner.inner_steps,
         "outer": f"{type(tuner.outer).__name__} {_words(tuner.outer.defaults)}",
+        "outer_groups": [_group(group) for group in tuner.outer.param_groups],
         "objective": _words(tuner.objective),
         "hypergradient": _words(tuner.risk_estimator),
         "path_hypergradient": _words(tuner.path_estimator),
@@ -42,11 +52,65 @@ def describe_run(tuner: Tuner, settings: FitSettings, test: Source | None) -> di
         "parameters": _shapes(problem.parameters()),
         "buffers": _shapes(problem.buffers()),
         "hyperparameters": _shapes(problem.hyperparameters()),
+        "memory": sorted(tuner.inner.slots({})),
         "device": problem.device.type,
         "train": problem.train.fingerprint(),
         "valid": problem.valid.fingerprint(),
         "test": None if test is None else test.fingerprint(),
     }
+
+
+def parts_of(tuner: Tuner, *, checksums: bool = True) -> Parts:
+    """Return what the modules, the losses and the settings of a run are made of."""
+    problem = tuner.problem
+    losses = dict(zip(("loss", "train_loss", "valid_loss", "metrics"), problem.losses(), strict=True))
+    settings = {"inner": tuner.inner, "objective": tuner.objective, "initial": tuner.initial}
+    estimators = {"hypergradient": tuner.risk_estimator, "path_hypergradient": tuner.path_estimator}
+    given = {name: value for name, value in {**losses, **settings, **estimators}.items() if value is not None}
+    return describe_parts({"model": problem.model, "hyper": problem.hyper}, given, checksums=checksums)
+
+
+def differences(
+    theirs: dict[str, Any], ours: dict[str, Any], *, moved: frozenset[str] = frozenset(), versions_differ: bool = False
+) -> str:
+    """Return in words in what two runs differ; nothing where they are the same.
+
+    Args:
+        theirs: what `describe_run` said when the run began.
+        ours: what it says now.
+        moved: parts that training changes, which are not compared.
+        versions_differ: another version of Python or torch may have other bytecode and attributes. Then checksums are
+            not compared, and only the parts that both have.
+    """
+    one, two = (_flat(settings, loosely=versions_differ) for settings in (theirs, ours))
+    names = [name for name in {**one, **two} if name not in moved and one.get(name) != two.get(name)]
+    if versions_differ:
+        names = [name for name in names if not name.startswith(PARTS) or (name in one and name in two)]
+    words = [f"{name.removeprefix(f'{PARTS} ')} was {one.get(name)!r}, is {two.get(name)!r}" for name in names]
+    more = f"; and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
+    return "; ".join(words[:SHOWN]) + more
+
+
+def moved_parts(began: Parts, now: Parts) -> list[str]:
+    """Return which parts training has changed, such as a count of calls, by their names in `differences`."""
+    one, two = without_digests(began), without_digests(now)
+    return [f"{PARTS} {name}" for name in {**one, **two} if one.get(name) != two.get(name)]
+
+
+def _flat(settings: dict[str, Any], *, loosely: bool) -> dict[str, Any]:
+    """Return the settings with an entry per part."""
+    parts = settings.get(PARTS)
+    if not isinstance(parts, dict):
+        return settings
+    found = without_digests(parts) if loosely else parts
+    return {**{k: v for k, v in settings.items() if k != PARTS}, **{f"{PARTS} {k}": v for k, v in found.items()}}
+
+
+def _group(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a group of an optimizer's parameters as it was before any scheduler changed it."""
+    started = {**group, "lr": group.get("initial_lr", group.get("lr"))}
+    shapes = [f"{tuple(value.shape)} {value.dtype}" for value in group["params"]]
+    return {"params": shapes, **{name: _words(value) for name, value in started.items() if name not in SCHEDULED}}
 
 
 def _words(value: object) -> str:
@@ -58,5 +122,5 @@ def _words(value: object) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
-def _shapes(tensors: Params) -> dict[str, str]:
+def _shapes(tensors: Params | dict[str, torch.Tensor]) -> dict[str, str]:
     return {name: f"{tuple(value.shape)} {value.dtype}" for name, value in tensors.items()}

@@ -6,18 +6,25 @@ import json
 import logging
 import math
 import os
+import re
+import zlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from pactune.errors import RunFolderError
-from pactune.tracking.files import BINARY, write_all
+from pactune.tracking.documents import FLOAT, float_of, parse_json
+from pactune.tracking.files import has_content, open_plain, read_all, read_plain, write_all
+from pactune.tracking.schema import UnfitError, check_line
 
-__all__ = ["JOURNAL", "BusyError", "Journal", "Row", "read_journal"]
+__all__ = ["JOURNAL", "BusyError", "Journal", "Row", "read_journal", "read_lines"]
 
 JOURNAL = "journal.jsonl"
+# Each line ends with a checksum of what stands before it. It finds damage, not malice.
+CHECKSUM = re.compile(rb', "crc": "([0-9a-f]{8})"}$')
 Row = dict[str, Any]
 
 logger = logging.getLogger(__name__)
@@ -30,26 +37,25 @@ class BusyError(RunFolderError):
 class Journal:
     """A journal that is open for appending; no other process can open it meanwhile.
 
-    A last line that a killed process left unfinished is removed on opening.
+    A last line that a killed process left unfinished is removed on opening. A process that is forked while the journal
+    is open, such as a worker of a `DataLoader`, closes it at once: it can outlive a killed run and would keep its lock.
 
     Args:
         folder: of the run; it must exist.
 
     Raises:
-        RunFolderError: it cannot be opened or written, or another process has it.
+        RunFolderError: it cannot be opened or written, is no plain file, or another process has it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL
-        try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | BINARY, 0o644)
-        except OSError as error:
-            raise RunFolderError(f"{self.path} cannot be opened: {error.strerror or error}") from error
+        self._file = open_plain(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        _OPEN.add(self)
         try:
             _lock(self._file, self.path)
             self._drop_torn_line()
         except BaseException:
-            os.close(self._file)
+            self.close()
             raise
 
     def __enter__(self) -> Journal:
@@ -71,10 +77,11 @@ class Journal:
     def extend(self, rows: Iterable[Row]) -> None:
         """Add several lines at once, each with its `kind`."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        lines = [{"kind": row["kind"], "time": now, **row} for row in rows]
-        texts = [json.dumps(_marked(line), allow_nan=False, ensure_ascii=False) + "\n" for line in lines]
-        data = "".join(texts).encode()
-        before = os.fstat(self._file).st_size
+        data = b"".join(_line({"kind": row["kind"], "time": now, **row}) for row in rows)
+        try:
+            before = os.fstat(self._file).st_size
+        except OSError as error:
+            raise RunFolderError(f"{self.path} is closed") from error
         try:
             write_all(self._file, data)
             os.fsync(self._file)
@@ -87,10 +94,13 @@ class Journal:
 
     def close(self) -> None:
         """Close the file and let others open it."""
-        os.close(self._file)
+        _OPEN.discard(self)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _drop_torn_line(self) -> None:
-        data = self.path.read_bytes()
+        data = read_all(self._file)
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             logger.warning("%s: the last line is torn and is dropped", self.path)
@@ -103,17 +113,27 @@ class Journal:
             logger.warning("%s: a torn last line cannot be removed", self.path)
 
 
+_OPEN: WeakSet[Journal] = WeakSet()
+
+
+def _close_in_child() -> None:
+    """Close all journals in a process that was just forked; the parent keeps them open and locked."""
+    for journal in list(_OPEN):
+        journal.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
 def read_journal(folder: Path | str) -> list[Row]:
     """Return the lines of a run folder's journal; a line that is torn or damaged is left out, with a logged warning.
 
     Raises:
-        RunFolderError: there is no journal.
+        RunFolderError: there is no journal, or it is no plain file.
     """
     path = Path(folder) / JOURNAL
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from error
+    lines = read_plain(path).split(b"\n")
     rows = [(number, _parsed(line)) for number, line in enumerate(lines, start=1) if line.strip()]
     for number, row in rows:
         if row is None:
@@ -121,25 +141,59 @@ def read_journal(folder: Path | str) -> list[Row]:
     return [row for _, row in rows if row is not None]
 
 
+def read_lines(folder: Path | str) -> list[Row]:
+    """Return the lines of a journal that are as pactune writes them, none where there is no journal yet.
+
+    All that pactune itself reads from journals comes from here. A line that breaks the rules of its kind is left out as
+    a damaged one is, with a logged warning.
+    """
+    path = Path(folder) / JOURNAL
+    if not has_content(path):
+        return []
+    found = []
+    for line in read_journal(folder):
+        try:
+            check_line(line)
+        except UnfitError as error:
+            logger.warning("%s: a line is left out: %s", path, error)
+        else:
+            found.append(line)
+    return found
+
+
+def _line(row: Row) -> bytes:
+    """Return a line of the journal with its checksum."""
+    text = json.dumps(_marked(row), allow_nan=False, ensure_ascii=False).encode()
+    return text[:-1] + f', "crc": "{zlib.crc32(text):08x}"}}\n'.encode()
+
+
 def _parsed(line: bytes) -> Row | None:
+    """Return a line, None where it is damaged. A line without a checksum is taken as it is."""
+    found = CHECKSUM.search(line)
+    if found is not None:
+        line = line[: found.start()] + b"}"
+        if f"{zlib.crc32(line):08x}".encode() != found[1]:
+            return None
     try:
-        row = json.loads(line, object_hook=_unmarked)
-    except ValueError:
+        row = _unmarked(parse_json(line))
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and "kind" in row else None
+    return row if isinstance(row, dict) and isinstance(row.get("kind"), str) else None
 
 
 def _marked(value: Any) -> Any:
     """JSON has neither infinity nor NaN: {"$float": "inf"} stands for it."""
     if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": repr(float(value))}
+        return {FLOAT: repr(float(value))}
     if isinstance(value, dict):
         return {key: _marked(part) for key, part in value.items()}
     return [_marked(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def _unmarked(value: dict[str, Any]) -> Any:
-    return float(value["$float"]) if set(value) == {"$float"} else value
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return float_of(value) if FLOAT in value else {key: _unmarked(part) for key, part in value.items()}
+    return [_unmarked(part) for part in value] if isinstance(value, list) else value
 
 
 def _lock(descriptor: int, path: Path) -> None:

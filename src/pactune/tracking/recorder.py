@@ -11,10 +11,15 @@ from typing import Any
 
 import torch
 
-from pactune.errors import RunFolderError
+from pactune.errors import RunFolderError, warn_user
 from pactune.tracking.checkpoint import DamagedError, clear_partial, list_checkpoints, load_checkpoint, save_checkpoint
-from pactune.tracking.journal import JOURNAL, Journal, Row, read_journal
+from pactune.tracking.files import folder_inside, has_content, make_folder
+from pactune.tracking.fingerprint import PARTS, differences, moved_parts
+from pactune.tracking.journal import JOURNAL, Journal, Row, read_lines
+from pactune.tracking.parts import Parts
 from pactune.tracking.run_folder import versions_of
+from pactune.tracking.schema import UnfitError
+from pactune.tracking.state_schema import check_document, check_state
 
 __all__ = ["FolderRecorder", "Recorder"]
 
@@ -61,30 +66,41 @@ class FolderRecorder(Recorder):
         folder: where; made if it does not exist.
         resume: go on from the last checkpoint, where there is one.
         settings: what makes the run this run. A folder whose settings differ is refused.
+        parts: `parts(checksums=…)` returns what the run's modules and losses are made of just now; it is compared too,
+            except for what changes in training.
         together: how many runs take turns in writing checkpoints, as the cells of a grid do.
 
     Raises:
         RunFolderError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, *, resume: bool, settings: dict[str, Any], together: int = 1) -> None:
-        self.folder, self._resume, self._settings, self._together = folder, resume, settings, together
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        resume: bool,
+        settings: dict[str, Any],
+        parts: Callable[..., Parts] | None = None,
+        together: int = 1,
+    ) -> None:
+        self.folder, self._resume, self._together, self._parts = folder, resume, together, parts
+        self._settings = settings if parts is None or PARTS in settings else {**settings, PARTS: parts(checksums=True)}
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
+        self._moved: set[str] = set()
         self._written: dict[str, set[int]] = {}
+        self._ahead: dict[str, dict[int, Row]] = {}
         self._due = 0.0
-        if self._used():
+        if has_content(folder / JOURNAL) or list_checkpoints(folder):
             self._check_early()
 
     def part(self, name: str) -> Recorder:
         """Return the recorder of a sub-folder."""
-        return FolderRecorder(self.folder / name, resume=self._resume, settings={**self._settings, "part": name})
+        folder, settings = folder_inside(self.folder, name), {**self._settings, "part": name}
+        return FolderRecorder(folder, resume=self._resume, settings=settings, parts=self._parts)
 
     def __enter__(self) -> Recorder:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(f"`run_dir` {self.folder} cannot be made: {error.strerror or error}") from error
+        make_folder(self.folder)
         self._journal = Journal(self.folder)
         return self
 
@@ -106,23 +122,22 @@ class FolderRecorder(Recorder):
     def load(self, device: torch.device) -> State | None:
         """Return the state of the newest checkpoint that is whole, None for a new run.
 
+        The checkpoint decides: what the journal lacks or says otherwise is written to it again.
+
         Raises:
             RunFolderError: the folder is of another run or version, or no checkpoint is whole.
         """
         clear_partial(self.folder)
-        lines = read_journal(self.folder)
+        lines = read_lines(self.folder)
         saved = self._newest(device)
+        self._ahead = {field: _history(lines, kind) for field, kind in KINDS.items()}
         starts = [line for line in lines if line["kind"] == "start"]
-        if saved is not None or starts:
-            self._check(saved if saved is not None else starts[-1])
-        rows = {field: _numbers(lines, kind) for field, kind in KINDS.items()}
-        if saved is None and any(rows.values()):
-            raise RunFolderError(f"{self.folder} has a journal of a run but no checkpoint; choose another `run_dir`")
-        self._written = rows
         if saved is None:
-            self._write("start", settings=self._settings, seed=self._settings.get("seed"), versions=self._versions)
+            self._begin(starts)
             return None
+        self._moved = set(saved.get("moved", []))
         state: State = saved["state"]
+        self._repair(state, starts, saved)
         self._write("resume", outer_steps_done=len(state["rows"]), versions=self._versions)
         self._write_rows(state)
         return state
@@ -136,8 +151,7 @@ class FolderRecorder(Recorder):
         present = state()
         if last or time.monotonic() >= self._due:
             begun = time.monotonic()
-            document = {"settings": self._settings, "versions": self._versions, "state": present}
-            save_checkpoint(self.folder, len(present["rows"]), document)
+            save_checkpoint(self.folder, len(present["rows"]), self._document(present))
             self._due = time.monotonic() + _pause(self._together * (time.monotonic() - begun))
         self._write_rows(present)
 
@@ -145,28 +159,44 @@ class FolderRecorder(Recorder):
         """Write how the run ended."""
         self._write("end", **fields)
 
-    def _used(self) -> bool:
-        journal = self.folder / JOURNAL
-        return (journal.exists() and journal.stat().st_size > 0) or bool(list_checkpoints(self.folder))
+    def _document(self, present: State) -> State:
+        """Return what a checkpoint holds: the settings at the start, the parts that have moved since, and the state."""
+        if self._parts is not None:
+            self._moved |= set(moved_parts(self._settings[PARTS], self._parts(checksums=False)))
+        document = {"settings": self._settings, "versions": self._versions, "state": present}
+        return {**document, "moved": sorted(self._moved)} if self._moved else document
+
+    def _begin(self, starts: list[Row]) -> None:
+        """Begin a new run in a folder without a checkpoint."""
+        if starts:
+            self._check(starts[-1])
+        if any(self._ahead.values()):
+            raise RunFolderError(f"{self.folder} has a journal of a run but no checkpoint; choose another `run_dir`")
+        self._written = {field: set() for field in KINDS}
+        self._write_start(self._settings, self._versions)
 
     def _check_early(self) -> None:
-        """Refuse a folder before hours of work, as far as its journal tells."""
+        """Refuse a folder before hours of work."""
         if not self._resume:
             raise RunFolderError(
                 f"{self.folder} holds a run already; pass resume=True to go on with it, or another `run_dir`"
             )
-        lines = read_journal(self.folder) if (self.folder / JOURNAL).exists() else []
-        for start in [line for line in lines if line["kind"] == "start"][-1:]:
-            self._check(start)
+        if self._newest(torch.device("cpu")) is None:
+            for start in [line for line in read_lines(self.folder) if line["kind"] == "start"][-1:]:
+                self._check(start)
 
     def _newest(self, device: torch.device) -> State | None:
+        """Return the newest checkpoint that is whole and as pactune writes it."""
         damaged = []
         for path in list_checkpoints(self.folder):
             try:
                 found: State = load_checkpoint(path, device)
-            except DamagedError as error:
-                logger.warning("%s; trying the one before", error)
-                damaged.append(str(error))
+                check_document(found, path.name)
+                self._check(found)
+                check_state(found["state"], self._settings)
+            except (DamagedError, UnfitError) as error:
+                logger.warning("%s: %s; trying the one before", path.name, error)
+                damaged.append(f"{path.name}: {error}")
             else:
                 return found
         if damaged:
@@ -178,35 +208,66 @@ class FolderRecorder(Recorder):
     def _check(self, found: State) -> None:
         """Raise where a checkpoint or the first line of a journal is of another run or version."""
         versions = found["versions"]
-        if versions["pactune"] != self._versions["pactune"]:
+        if versions.get("pactune") != self._versions["pactune"]:
             raise RunFolderError(
-                f"{self.folder} was written by pactune {versions['pactune']} and this is "
+                f"{self.folder} was written by pactune {versions.get('pactune')} and this is "
                 f"{self._versions['pactune']}; resume with that version, or start anew in another `run_dir`"
             )
         if versions != self._versions:
             logger.warning("%s: resuming with other versions than %s; numbers may differ", self.folder, versions)
-        theirs, ours = found["settings"], self._settings
-        differing = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
-        if differing:
-            words = "; ".join(f"{name} was {theirs.get(name)!r}, is {ours.get(name)!r}" for name in differing)
+        moved = frozenset(found.get("moved", ()))
+        words = differences(found["settings"], self._settings, moved=moved, versions_differ=versions != self._versions)
+        if words:
             raise RunFolderError(f"{self.folder} holds another run: {words}. Choose another `run_dir`")
+
+    def _repair(self, state: State, starts: list[Row], saved: State) -> None:
+        """Write to the journal what the checkpoint says and it does not."""
+        self._written = {field: set() for field in KINDS}
+        rows = {field: [row for row in state[field] if self._is_new(field, row)] for field in KINDS}
+        if starts and starts[-1]["settings"] == saved["settings"]:
+            start = ""
+        else:
+            start = "its first line"
+            self._write_start(saved["settings"], saved["versions"])
+        wrong = sum(row["outer_step"] in self._ahead[field] for field in KINDS for row in rows[field])
+        words = [start, f"{wrong} rows that differ" if wrong else ""]
+        if any(words):
+            warn_user(
+                f"{self.folder / JOURNAL} was damaged and is repaired from the checkpoint: "
+                f"{' and '.join(filter(None, words))} written again"
+            )
+
+    def _is_new(self, field: str, row: Row) -> bool:
+        """Tell whether a row has yet to be written: the journal lacks it or has other numbers, time apart."""
+        if row["outer_step"] in self._written[field]:
+            return False
+        found = self._ahead[field].get(row["outer_step"])
+        return found is None or _timeless(found) != _timeless(row)
+
+    def _write_start(self, settings: dict[str, Any], versions: dict[str, str]) -> None:
+        self._write("start", settings=settings, seed=settings.get("seed"), versions=versions)
 
     def _write_rows(self, state: State) -> None:
         """Write the rows that the journal lacks."""
         assert self._journal is not None
-        missing = [
-            {"kind": kind, **row}
-            for field, kind in KINDS.items()
-            for row in state[field]
-            if row["outer_step"] not in self._written[field]
-        ]
-        self._journal.extend(missing)
+        fresh = [(field, row) for field in KINDS for row in state[field] if self._is_new(field, row)]
+        self._journal.extend({"kind": KINDS[field], **row} for field, row in fresh)
         for field in KINDS:
             self._written[field] |= {row["outer_step"] for row in state[field]}
 
     def _write(self, kind: str, **fields: Any) -> None:
         assert self._journal is not None
         self._journal.append(kind, **fields)
+
+
+def _history(lines: list[Row], kind: str) -> dict[int, Row]:
+    """Return the rows of a journal by outer step; where a step was written twice, the later one."""
+    return {line["outer_step"]: line for line in lines if line["kind"] == kind}
+
+
+def _timeless(row: Row) -> dict[str, str]:
+    """Return the numbers of a row as text, in which NaN equals itself."""
+    return {name: repr(value) for name, value in row.items() if name not in ("kind", "time", "seconds")}
 
 
 def _pause(seconds: float) -> float:
@@ -216,7 +277,3 @@ def _pause(seconds: float) -> float:
     (0.0, 120.0, 600.0)
     """
     return 0.0 if seconds < SLOW else min(PAUSE * seconds, MOST_PAUSE)
-
-
-def _numbers(lines: list[Row], kind: str) -> set[int]:
-    return {line["outer_step"] for line in lines if line["kind"] == kind and "outer_step" in line}

@@ -9,19 +9,21 @@ import torch
 from torch import Tensor
 
 from pactune.errors import SettingError
+from pactune.tracking.documents import FLOAT, float_of
 from pactune.trees import Params
 
 __all__ = ["decode", "encode"]
 
 # JSON has no tuples, no infinity, no keys but texts, and no tensors: an object with one of these keys stands for them.
-TENSOR, TUPLE, PAIRS, FLOAT = "$tensor", "$tuple", "$pairs", "$float"
+TENSOR, TUPLE, PAIRS = "$tensor", "$tuple", "$pairs"
+KEYS = (str, int, float, bool, type(None), tuple)
 
 
 def encode(state: Any, tensors: Params) -> Any:
     """Return a state as JSON can hold it, and put its tensors into `tensors`.
 
-    Tensors that are the same memory are stored once. Strides are kept where they are not the usual ones, since a
-    kernel may choose its order of summation by them.
+    Tensors that are the same memory are stored once. The order of a tensor's axes in memory is kept where it is not the
+    usual one, since a kernel may choose its order of summation by it; gaps between elements are not.
 
     >>> encode({"betas": (0.9, 0.99), 3: math.inf}, {})
     {'$pairs': [['betas', {'$tuple': [0.9, 0.99]}], [3, {'$float': 'inf'}]]}
@@ -67,32 +69,71 @@ class _Encoder:
             name = self._seen[key] = str(len(self._tensors))
             self._tensors[name] = value.cpu().clone(memory_format=torch.contiguous_format)
         found: dict[str, Any] = {TENSOR: self._seen[key]}
-        if not value.is_contiguous():
-            found["stride"] = list(value.stride())
+        dense = torch.empty_like(value, device="meta")
+        if not dense.is_contiguous():
+            found["stride"] = list(dense.stride())
         if value.device.type != "cpu":
             found["on_device"] = True
         return found
 
 
 def decode(document: Any, tensors: Params, device: torch.device) -> Any:
-    """Return the state that `encode` was given; what was on an accelerator goes to `device`."""
+    """Return the state that `encode` was given; what was on an accelerator goes to `device`.
+
+    Raises:
+        ValueError: `encode` would not have written this.
+    """
     if isinstance(document, list):
         return [decode(part, tensors, device) for part in document]
     if not isinstance(document, dict):
         return document
-    if TENSOR in document:
+    special = [key for key in document if key.startswith("$")]
+    if not special:
+        return {key: decode(part, tensors, device) for key, part in document.items()}
+    if special == [TENSOR]:
         return _restored(document, tensors, device)
-    if TUPLE in document:
-        return tuple(decode(part, tensors, device) for part in document[TUPLE])
-    if PAIRS in document:
-        return {decode(key, tensors, device): decode(part, tensors, device) for key, part in document[PAIRS]}
-    if FLOAT in document:
-        return float(document[FLOAT])
-    return {key: decode(part, tensors, device) for key, part in document.items()}
+    if special == [FLOAT]:
+        return float_of(document)
+    (key, parts), *others = document.items()
+    if others or not isinstance(parts, list) or key not in (TUPLE, PAIRS):
+        raise ValueError(f"{', '.join(special)[:80]} stands for nothing that a checkpoint holds")
+    found = decode(parts, tensors, device)
+    return tuple(found) if key == TUPLE else _paired(found)
+
+
+def _paired(pairs: list[Any]) -> dict[Any, Any]:
+    """Return a dict whose keys are not all texts."""
+    if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], KEYS) for pair in pairs):
+        raise ValueError(f"{PAIRS} must hold pairs of a number or text and a value")
+    try:
+        found = dict(pairs)
+    except TypeError as error:  # a tuple that holds a list
+        raise ValueError(f"{PAIRS} has a key that cannot be one") from error
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def _restored(document: dict[str, Any], tensors: Params, device: torch.device) -> Tensor:
-    value = tensors[document[TENSOR]]
-    if "stride" in document:
-        value = torch.empty_strided(value.shape, document["stride"], dtype=value.dtype).copy_(value)
-    return value.to(device) if document.get("on_device") else value
+    """Return a tensor with the strides that it had."""
+    name, stride, there = document[TENSOR], document.get("stride"), document.get("on_device", False)
+    if not isinstance(name, str) or name not in tensors or there not in (True, False) or len(document) > 3:
+        raise ValueError(f"{TENSOR} must name a tensor of the file, got {str(document)[:80]}")
+    value = tensors[name]
+    if stride is not None:
+        if not _is_dense(value, stride):
+            raise ValueError(f"a tensor of shape {tuple(value.shape)} cannot have the strides {str(stride)[:80]}")
+        value = torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
+    return value.to(device) if there else value
+
+
+def _is_dense(value: Tensor, stride: Any) -> bool:
+    """Tell whether strides lay the elements of a tensor side by side, in whatever order of its axes."""
+    if not isinstance(stride, list) or len(stride) != value.ndim or not all(type(step) is int for step in stride):
+        return False
+    expected = 1
+    for step, size in sorted(zip(stride, value.shape, strict=True)):
+        if step != expected and size != 1:
+            return False
+        expected *= size
+    return all(0 < step <= max(value.numel(), 1) for step in stride)

@@ -1,0 +1,54 @@
+"""JSON of strangers: what is read is a document, or it is refused; nothing is read in two ways."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+__all__ = ["FLOAT", "float_of", "parse_json"]
+
+FLOAT = "$float"
+NOT_FINITE = ("inf", "-inf", "nan")
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Return a JSON document.
+
+    Raises:
+        ValueError: it is no JSON, has a key twice, a number without a value (NaN, 1e999), or is nested too deeply.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def float_of(document: dict[str, Any]) -> float:
+    """Return the number that {"$float": "inf"} stands for, which JSON has not.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    found = document.get(FLOAT)
+    if len(document) != 1 or found not in NOT_FINITE:
+        raise ValueError(f"{FLOAT} must stand for one of {', '.join(NOT_FINITE)}, got {str(document)[:80]}")
+    return float(found)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is too large")
+    return value

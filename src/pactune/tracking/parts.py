@@ -1,0 +1,321 @@
+"""Modules, functions and objects in words: what they are made of, the same in every process that makes them alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+__all__ = ["Parts", "describe_parts", "without_digests"]
+
+Parts = dict[str, str]
+INNER = frozenset(vars(nn.Module()))  # what every module has
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+CONTAINERS = (list, tuple, set, frozenset, dict)
+UNORDERED = (set, frozenset, dict)
+VARYING = (torch.device, torch.Generator, PurePath)  # may differ where the run does not
+SCALARS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, np.generic)
+# Methods that are called from outside, and those that change no number.
+ENTRIES = {
+    "forward",
+    "penalty",
+    "penalty_gradient",
+    "penalty_vjp",
+    "penalty_product",
+    "learning_rates",
+    "initial",
+    "weigh",
+    "prox",
+}
+ASIDE = {"__init__", "__repr__", "__str__", "__doc__", "__module__", "__qualname__", "__reduce__", "__getstate__"}
+ASIDE |= {"__setstate__", "__firstlineno__", "__static_attributes__"}
+LONGEST = 160  # characters of one entry, after which a checksum stands for the rest
+MOST = 1000  # elements of a list that are looked at
+DEEPEST = 12  # objects inside objects
+
+
+def describe_parts(modules: Mapping[str, nn.Module], others: Mapping[str, Any], *, checksums: bool = True) -> Parts:
+    """Return what modules and other objects are made of, an entry per part: {"model.3.p": "0.2"} for instance.
+
+    It holds no addresses and nothing that depends on the hash seed. Code of the user's own functions and classes is
+    known by a checksum of its bytecode, which comments and line numbers do not change. Code of installed packages is
+    known by its name. The values of θ and λ and of the model's buffers are left out.
+
+    Args:
+        modules: with the trained parameters; the first one is the model.
+        others: losses and settings.
+        checksums: include those of constant tensors, which takes time where they are large.
+    """
+    walk = _Walk(modules, checksums=checksums)
+    for name, module in modules.items():
+        walk.add(name, module)
+    for name, value in others.items():
+        walk.add(name, value)
+    return walk.found
+
+
+def without_digests(parts: Parts) -> Parts:
+    """Return the entries without checksums, which another version of Python or torch may change."""
+    return {name: re.sub(r"\b(code|checksum) [0-9a-f]+", r"\1", words) for name, words in parts.items()}
+
+
+class _Walk:
+    """Goes through an object and everything that it is made of; what is met again is named by its first path."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], *, checksums: bool) -> None:
+        self.found: Parts = {}
+        self._checksums = checksums
+        self._named: set[str] = set()  # by the functions that were met
+        self._met: dict[int, tuple[str, Any]] = {}  # with the object, so that no other one gets its number
+        model = next(iter(modules.values()))
+        self._resting = set() if model.training else set(model.modules())  # `fit` puts them into training mode
+        trained = [(root, *pair) for root in modules for pair in modules[root].named_parameters() if _moves(pair[1])]
+        buffers = [(next(iter(modules)), *pair) for pair in model.named_buffers()]
+        for root, name, value in (*trained, *buffers):
+            self._met.setdefault(id(value), (f"{root}.{name}", value))
+
+    def add(self, path: str, value: Any, depth: int = 0) -> None:
+        """Add the entries of a value."""
+        words = self._words(value)
+        if words is not None:
+            self.found[path] = _short(words)
+        elif id(value) in self._met:
+            first = self._met[id(value)][0]
+            self.found |= {} if first == path else {path: f"the same as {first}"}
+        elif depth > DEEPEST:
+            self.found[path] = _name(type(value))
+        else:
+            self._met[id(value)] = path, value
+            if isinstance(value, FunctionType):
+                self._named |= _names(value.__code__)
+            self._look_into(path, value, depth + 1)
+
+    def _look_into(self, path: str, value: Any, depth: int) -> None:
+        for name, part in self._parts(value):
+            if name:
+                self.add(f"{path}.{name}", part, depth)
+            else:
+                self.found[path] = _short(str(part))
+
+    def _words(self, value: Any, depth: int = 0) -> str | None:
+        """Return the text of a value that has no parts of its own, None for one that has."""
+        if isinstance(value, SCALARS):
+            return re.sub(r"\b(cuda|xpu|hpu|mps):\d+", r"\1", repr(value)) if isinstance(value, str) else repr(value)
+        if isinstance(value, VARYING):
+            return type(value).__name__
+        if isinstance(value, Tensor):
+            return None if id(value) in self._met else self._tensor(value)
+        if isinstance(value, np.ndarray):
+            return f"array {value.shape} {value.dtype}{self._checksum(value.tobytes())}"
+        if isinstance(value, CONTAINERS):
+            return self._container(value, depth) if depth < DEEPEST else None
+        if isinstance(value, ModuleType):
+            return f"module {value.__name__}"
+        return _name(value) if isinstance(value, BuiltinFunctionType) else None
+
+    def _container(self, value: Any, depth: int) -> str | None:
+        """Return the text of a container of plain values, None where a part has parts of its own."""
+        pairs = value.items() if isinstance(value, dict) else ((None, part) for part in value)
+        words = []
+        for key, part in islice(pairs, MOST):
+            found = self._words(part, depth + 1)
+            if found is None:
+                return None
+            words.append(found if key is None else f"{_plain_repr(key)}: {found}")
+        text = ", ".join(sorted(words) if isinstance(value, UNORDERED) else words)
+        return f"{type(value).__name__}({text}{f', … {len(value)}' if len(value) > MOST else ''})"
+
+    def _tensor(self, value: Tensor) -> str:
+        words = f"tensor {tuple(value.shape)} {value.dtype}"
+        if not self._checksums or value.is_meta or value.layout != torch.strided or value.is_quantized:
+            return words
+        return words + self._checksum(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+    def _checksum(self, data: Any) -> str:
+        return f" checksum {_digest(data)}" if self._checksums else ""
+
+    def _parts(self, value: Any) -> Iterable[tuple[str, Any]]:
+        """Return the parts of a value by name; the one without a name is the entry of the value itself."""
+        if isinstance(value, nn.Module):
+            return _module_parts(value, evaluating=not value.training and value not in self._resting)
+        if isinstance(value, FunctionType):
+            return _function_parts(value)
+        if isinstance(value, MethodType):
+            return [("", f"method {_name(value)}"), ("function", value.__func__), ("object", value.__self__)]
+        if isinstance(value, partial):
+            arguments = [*enumerate(value.args), *value.keywords.items()]
+            return [("", "partial"), ("function", value.func), *((str(key), part) for key, part in arguments)]
+        if isinstance(value, type):
+            return _class_parts(value, self._named)
+        if isinstance(value, CONTAINERS):
+            return _members(value)
+        return _object_parts(value, self._named)
+
+
+def _moves(value: Tensor) -> bool:
+    """Tell whether training changes a parameter; one that is frozen has to be the same when a run is resumed."""
+    return value.requires_grad or not _is_made(value)
+
+
+def _members(value: Any) -> Iterable[tuple[str, Any]]:
+    kind = type(value).__name__
+    if isinstance(value, (set, frozenset)):  # in no order that could be kept
+        return [("", f"{kind} of {len(value)}")]
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    return [("", kind), *((key if isinstance(key, str) and key else _plain_repr(key), part) for key, part in pairs)]
+
+
+def _module_parts(module: nn.Module, *, evaluating: bool) -> Iterator[tuple[str, Any]]:
+    yield "", f"{_name(type(module))}{' in evaluation mode' if evaluating else ''}"
+    yield from _own_class(module)
+    yield from ((name, value) for name, value in vars(module).items() if name not in INNER)
+    yield from ((f"{hooks}.{i}", hook) for hooks in HOOKS for i, hook in enumerate(vars(module)[hooks].values()))
+    tensors = {**module._parameters, **module._buffers}
+    yield from ((name, value) for name, value in tensors.items() if value is not None and _is_made(value))
+    yield from ((name, part) for name, part in module._modules.items() if part is not None)
+    if isinstance(module, torch.jit.ScriptModule):
+        yield "code", str(module.code)
+
+
+def _is_made(value: Tensor) -> bool:
+    return not isinstance(value, (UninitializedParameter, UninitializedBuffer))
+
+
+def _function_parts(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield a function's code, and for one of the user's what it refers to: defaults, closure and globals."""
+    if not _is_users(function.__module__):
+        yield "", _name(function)
+        return
+    yield "", f"function {_name(function)} code {_digest(_code_text(function.__code__, function.__doc__).encode())}"
+    yield from (("defaults", found) for found in (function.__defaults__,) if found)
+    yield from (function.__kwdefaults__ or {}).items()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # it is not filled yet
+            continue
+        if name != "__class__":
+            yield name, value
+    for name in sorted(_names(function.__code__)):
+        value = function.__globals__.get(name)
+        if isinstance(value, (bool, int, float, str, tuple, partial)) or _is_of(value, function.__module__):
+            yield name, value
+
+
+def _class_parts(kind: type, named: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the methods and plain attributes of a class of the user's that described code can reach by name."""
+    yield "", _name(kind)
+    held: dict[str, Any] = {}
+    for base in reversed(kind.__mro__ if _is_users(kind.__module__) else ()):
+        own = _is_users(base.__module__)
+        held |= {name: _unwrapped(value) if own else None for name, value in vars(base).items()}
+    for name in _reachable(held, named):
+        if isinstance(held[name], (FunctionType, *SCALARS)) and held[name] is not None:
+            yield name, held[name]
+
+
+def _reachable(held: dict[str, Any], named: set[str]) -> list[str]:
+    """Return the names of methods and attributes that are entered from outside, or named by described code."""
+    wanted = {name for name in held if name in named or name in ENTRIES or (name[:2] == "__" and name not in ASIDE)}
+    while True:
+        codes = [held[name].__code__ for name in wanted if isinstance(held[name], FunctionType)]
+        more = {name for code in codes for name in _names(code) if name in held} - wanted
+        if not more:
+            return sorted(wanted)
+        wanted |= more
+
+
+def _object_parts(value: Any, named: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of settings, and those of an object of the user's that described code names.
+
+    An object of another library is known by its text.
+    """
+    kind = type(value)
+    settings = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    if not (_is_users(kind.__module__) or settings):
+        yield "", _plain_repr(value)
+        return
+    yield "", _name(kind)
+    yield from _own_class(value)
+    slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if hasattr(value, name)]
+    held = {**{name: getattr(value, name) for name in slots if name != "__dict__"}, **getattr(value, "__dict__", {})}
+    yield from ((name, held[name]) for name in sorted(held) if settings or name in named)
+
+
+def _own_class(value: Any) -> Iterator[tuple[str, Any]]:
+    if _is_users(type(value).__module__):
+        yield "class", type(value)
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the function in a static method, class method or property."""
+    if isinstance(value, (staticmethod, classmethod)):
+        return value.__func__
+    return value.fget if isinstance(value, property) else value
+
+
+@cache
+def _is_users(module: str | None) -> bool:
+    """Tell whether a module is the user's own: neither of pactune or Python nor installed."""
+    top = (module or "").partition(".")[0]
+    if top in ("pactune", "torch", "builtins") or (top in sys.stdlib_module_names and top != "__main__"):
+        return False
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return not file or not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def _is_of(value: Any, module: str | None) -> bool:
+    return isinstance(value, (FunctionType, type)) and value.__module__ == module
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes in code."""
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _code_text(code: CodeType, doc: str | None = None) -> str:
+    """Return what code does, without names of local variables, line numbers and its docstring."""
+    constants = [
+        _code_text(c) if isinstance(c, CodeType) else _constant(c) for c in code.co_consts if c != doc or not c
+    ]
+    return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_argcount} {code.co_kwonlyargcount}"
+
+
+def _constant(value: Any) -> str:
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or type(value).__qualname__)
+
+
+def _plain_repr(value: Any) -> str:
+    """Return the text of a value without addresses in memory, which differ from process to process."""
+    try:
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    except Exception:  # it is the user's code, or a library's
+        return _name(type(value))
+
+
+def _short(words: str) -> str:
+    if len(words) <= LONGEST:
+        return words
+    return f"{words[: LONGEST - 40]}… checksum {_digest(words.encode())}"
+
+
+def _digest(data: Any) -> str:
+    return hashlib.blake2b(data, digest_size=6).hexdigest()

@@ -1,0 +1,211 @@
+"""What the state of a run in a checkpoint must be like: names, shapes, types and counts, against the present run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor
+
+from pactune.tracking.schema import (
+    Check,
+    anything,
+    check_row,
+    count,
+    finite,
+    listed,
+    mapping,
+    named,
+    need,
+    optional,
+    record,
+    text,
+)
+
+__all__ = ["check_document", "check_state"]
+
+REQUIRED = ("risk", "regularizer", "objective", "hypergradient_norm", "seconds")
+
+check_document = record(
+    {"settings": mapping, "versions": record({"pactune": text}), "state": mapping}, {"moved": listed(text)}
+)
+
+
+def _rows(value: Any, where: str) -> None:
+    """Take a history: a row per outer step, without gaps, all of the same columns."""
+    listed(check_row)(value, where)
+    for before, row in pairwise(value):
+        need(row["outer_step"] == before["outer_step"] + 1, f"{where}.outer_step", "one more than before", row)
+        need(row.keys() == before.keys(), where, "rows of the same columns", list(row))
+
+
+def _tuned_rows(value: Any, where: str) -> None:
+    _rows(value, where)
+    for i, row in enumerate(value):
+        record(dict.fromkeys(REQUIRED, finite))(row, f"{where}[{i}]")
+
+
+class _Shapes:
+    """Checks of tensors against the shapes and types of a problem, as `describe_run` has them in words."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.params, self.buffers, self.hyper = (
+            self.tree(settings.get(name)) for name in ("parameters", "buffers", "hyperparameters")
+        )
+
+    def tree(self, shapes: dict[str, str] | None, *, complete: bool = True) -> Check:
+        """Take a dict of tensors with these names, shapes and types."""
+
+        def checked(value: Any, where: str) -> None:
+            mapping(value, where)
+            for name, part in value.items():
+                need(isinstance(part, Tensor), f"{where}.{name}", "a tensor", part)
+                if shapes is not None:
+                    need(_words(part) == shapes.get(name), f"{where}.{name}", str(shapes.get(name)), _words(part))
+            if shapes is not None and complete:
+                need(set(shapes) <= set(value), where, f"tensors of the names {list(shapes)}", list(value))
+
+        return checked
+
+    def kept(self) -> Check:
+        """Take a kept step."""
+        return optional(record({"step": count, "params": self.params, "buffers": self.buffers, "hyper": self.hyper}))
+
+    def lane(self) -> Check:
+        """Take where the chains of a run are."""
+        chain = record({"params": self.params, "slots": self._slots, "buffers": self.buffers, "step": count})
+        fields = {"params": self.params, "buffers": self.buffers, "chains": optional(listed(chain)), "rounds": count}
+
+        def checked(value: Any, where: str) -> None:
+            record(fields)(value, where)
+            self._chains(value, where)
+
+        return checked
+
+    def _chains(self, lane: dict[str, Any], where: str) -> None:
+        chains, settings = lane["chains"], self.settings
+        need((chains is None) == (lane["rounds"] == 0), f"{where}.chains", "there once a round is done", chains)
+        if chains is None or "chains" not in settings:
+            return
+        need(len(chains) == settings["chains"], f"{where}.chains", f"{settings['chains']} chains", len(chains))
+        steps = settings["inner_steps"] * (1 if settings["restart"] else lane["rounds"])
+        for chain in chains:
+            need(chain["step"] == steps, f"{where}.step", f"{steps} after {lane['rounds']} rounds", chain["step"])
+
+    def _slots(self, value: Any, where: str) -> None:
+        """Take what a dynamics remembers: its own slots like θ, those of a torch.optim optimizer to scale with θ."""
+        shapes, own = self.settings.get("parameters"), self.settings.get("memory", [])
+        mapping(value, where)
+        need(set(own) <= set(value), where, f"slots {own}", list(value))
+        for slot, tree in value.items():
+            named(anything)(tree, f"{where}.{slot}")
+            if slot in own:
+                self.params(tree, f"{where}.{slot}")
+            for name, part in tree.items():
+                need(shapes is None or _fits(part, shapes.get(name)), f"{where}.{slot}.{name}", "like θ", part)
+
+    def outer(self) -> Check:
+        """Take the state of the outer optimizer."""
+        groups = self.settings.get("outer_groups", [])
+
+        def checked(value: Any, where: str) -> None:
+            record({"state": anything, "param_groups": listed(mapping)})(value, where)
+            need(isinstance(value["state"], dict), f"{where}.state", "a dict", value["state"])
+            found, first = value["param_groups"], 0
+            need(len(found) == len(groups), f"{where}.param_groups", f"{len(groups)} groups", len(found))
+            for given, group in zip(found, groups, strict=True):
+                last = first + len(group["params"])
+                need(given.get("params") == list(range(first, last)), f"{where}.params", "as many as before", given)
+                record(dict.fromkeys(group, anything))(given, f"{where}.param_groups")
+                first = last
+            shapes = [shape for group in groups for shape in group["params"]]
+            for key, memory in value["state"].items():
+                need(type(key) is int and 0 <= key < first, f"{where}.state", "by number of a parameter", key)
+                named(anything)(memory, f"{where}.state")
+                for name, part in memory.items():
+                    need(_remembers(part, shapes[key], shapes), f"{where}.state.{key}.{name}", "like λ", part)
+
+        return checked
+
+
+def _words(value: Tensor) -> str:
+    return f"{tuple(value.shape)} {value.dtype}"
+
+
+def _sizes(words: str) -> list[int]:
+    return [int(size) for size in words[1 : words.index(")")].split(",") if size.strip()]
+
+
+def _fits(value: object, words: str | None) -> bool:
+    """Tell whether a tensor scales with a parameter: of its shape, or of one that spreads to it."""
+    if words is None or not isinstance(value, Tensor):
+        return False
+    sizes, axes = list(value.shape), _sizes(words)
+    behind = axes[len(axes) - len(sizes) :]
+    return len(sizes) <= len(axes) and all(a in (1, b) for a, b in zip(sizes, behind, strict=True))
+
+
+def _remembers(value: object, words: str, all_words: Iterable[str]) -> bool:
+    """Tell whether an optimizer may remember this: numbers, tensors like λ, and flat ones of all λ (LBFGS)."""
+    if isinstance(value, (list, tuple)):
+        return all(_remembers(part, words, all_words) for part in value)
+    if isinstance(value, Tensor):
+        total = sum(math.prod(_sizes(other)) for other in all_words)
+        return _fits(value, words) or value.shape == (total,) or value.numel() == 1
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Check the state of a run against its settings.
+
+    Args:
+        state: of a checkpoint, decoded.
+        settings: of the present run, as `describe_run` returns them.
+
+    Raises:
+        UnfitError: names the field and the rule.
+    """
+    shapes = _Shapes(settings)
+    if settings.get("part") == "start":
+        start = {"params": shapes.params, "buffers": shapes.buffers, "hyper": shapes.hyper, "outer": shapes.outer()}
+        record({"rows": _rows, "plain_rows": _rows, "start": record(start)})(state, "state")
+        return
+    tuner = {
+        "hyper": shapes.hyper,
+        "start_hyper": shapes.hyper,
+        "outer": shapes.outer(),
+        "pending": optional(shapes.tree(settings.get("hyperparameters"), complete=False)),
+        "last": optional(_pair(shapes.hyper)),
+        "lane": shapes.lane(),
+        "plain_lane": shapes.lane(),
+    }
+    run = {
+        "rows": _tuned_rows,
+        "plain_rows": _rows,
+        "zeta": optional(finite),
+        "kept": shapes.kept(),
+        "plain_kept": shapes.kept(),
+        "tuner": record(tuner),
+        "listeners": named(mapping),
+    }
+    record(run)(state, "state")
+    for rows, lane, kept in (("rows", "lane", "kept"), ("plain_rows", "plain_lane", "plain_kept")):
+        _check_table(state[rows], state["tuner"][lane]["rounds"], state[kept], rows)
+
+
+def _check_table(rows: list[dict[str, Any]], rounds: int, kept: dict[str, Any] | None, where: str) -> None:
+    steps = [row["outer_step"] for row in rows]
+    need(not steps or steps[-1] == rounds, where, f"rows up to round {rounds}", steps[-1:])
+    need(kept is None or kept["step"] in steps, f"{where}: the kept step", "one of the rows", kept and kept["step"])
+
+
+def _pair(check: Check) -> Check:
+    def checked(value: Any, where: str) -> None:
+        need(isinstance(value, tuple) and len(value) == 2, where, "a pair", value)
+        for part in value:
+            check(part, where)
+
+    return checked
