@@ -15,6 +15,7 @@ from pactune.errors import SettingError
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.objectives import AutoZeta
 from pactune.result import Result, Row
+from pactune.tracking.files import folder_inside
 from pactune.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def fit_grid(
                 plain_steps=plain_steps,
                 on_divergence=on_divergence,
             )
-            folder = None if run_dir is None else Path(run_dir) / cell_name(cell)
+            folder = None if run_dir is None else folder_inside(Path(run_dir), cell_name(cell))
             tuner.runner = runner
             settings = tuner.recorded(settings, folder, resume=resume, together=len(cells))
             fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))

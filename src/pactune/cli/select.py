@@ -100,6 +100,7 @@ def _parse_fraction(value: float) -> float:
 
 def _write(folder: Path, chosen: ForwardSelector, plain: ForwardSelector) -> None:
     from pactune.report.selection_path import draw_path, path_curves
+    from pactune.tracking.spreadsheets import write_csv
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +109,7 @@ def _write(folder: Path, chosen: ForwardSelector, plain: ForwardSelector) -> Non
             f"`--output` must be a folder that can be written, got {folder}: {error.strerror}"
         ) from error
     table = chosen.path_.assign(selected=chosen.path_["step"].between(1, chosen.n_features_))
-    table.to_csv(folder / "path.csv", index=False)
+    write_csv(table, folder / "path.csv")
     draw_path(path_curves(chosen.criterion, chosen.path_, plain.path_, chosen.n_features_), folder / "path.png")
 
 

@@ -20,8 +20,17 @@ WIDE = 240  # characters of a line that goes to a file or a pipe
 
 def sweep(
     spec: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="TOML file that says what to build and fit.")
+        Path,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            help="TOML file that says what to build and fit. Its functions are run: read it first.",
+        ),
     ],
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", help="Module outside the spec's folder from which it may take functions; repeatable."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the sweep; runs/NAME-OF-SPEC by default.")
     ] = None,
@@ -30,7 +39,10 @@ def sweep(
     ] = None,
     printed: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print.")] = "table",
 ) -> None:
-    """Fit every cell of a grid, each in a folder of its own; the same command goes on where the last one stopped."""
+    """Fit every cell of a grid, each in a folder of its own; the same command goes on where the last one stopped.
+
+    This runs the code that SPEC names: functions of files in its own folder, and of modules given with --allow.
+    """
     from pactune.sweeps import read_spec
     from pactune.sweeps import sweep as run_sweep
 
@@ -38,7 +50,7 @@ def sweep(
     again = f"pactune: the same command goes on from {folder}"
     try:
         with redirect_stdout(sys.stderr):  # Ray, and the user's code, may print
-            asked = read_spec(spec)
+            asked = read_spec(spec, allow or ())
             found = run_sweep(asked.build, asked.grid, run_dir=folder, address=address, progress=True, **asked.settings)
     except KeyboardInterrupt:
         typer.echo(again, err=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pactune.grid import cell_name, fit_grid
 from pactune.result import Result
-from pactune.tracking.journal import JOURNAL, read_journal
+from pactune.tracking.journal import JOURNAL, read_lines
 from pactune.tuner import Tuner
 
 __all__ = ["Cell", "Execution", "find_cells", "is_finished", "parse_name", "run_cells"]
@@ -63,7 +63,7 @@ def run_cells(
     Raises:
         KeyboardInterrupt: a run was interrupted; the same call goes on from there.
     """
-    open_cells = [cell for cell in cells if not is_finished(_lines(folder / cell_name(cell)), outer_steps)]
+    open_cells = [cell for cell in cells if not is_finished(read_lines(folder / cell_name(cell)), outer_steps)]
     execution.report(f"{folder.name}: {len(cells) - len(open_cells)} of {len(cells)} runs are finished")
     arguments: dict[str, Any] = {
         "outer_steps": outer_steps,
@@ -109,10 +109,6 @@ def is_finished(lines: Sequence[Row], outer_steps: int) -> bool:
     return endings[-1] in ENDED or (endings[-1] == "completed" and done >= outer_steps)
 
 
-def _lines(folder: Path) -> list[Row]:
-    return read_journal(folder) if (folder / JOURNAL).exists() else []
-
-
 def _stop_if_interrupted(results: Sequence[Result]) -> None:
     if any(result.status == "interrupted" for result in results):
         raise KeyboardInterrupt
@@ -121,5 +117,5 @@ def _stop_if_interrupted(results: Sequence[Result]) -> None:
 def _value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # whatever a folder may be called
         return text

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pactune.errors import DataError
+from pactune.errors import DataError, RunFolderError
 from pactune.experiments.cells import Cell, find_cells, is_finished
-from pactune.tracking.files import write_atomically
-from pactune.tracking.journal import JOURNAL, read_journal
+from pactune.experiments.record_schema import COLUMNS, check_groups, check_run, check_study
+from pactune.tracking.documents import marked, parse_json, unmarked
+from pactune.tracking.files import check_name, folder_inside, make_folder, read_plain, write_atomically
+from pactune.tracking.journal import JOURNAL, read_lines
+from pactune.tracking.schema import UnfitError, count
 
 __all__ = ["CELLS", "Record", "StudyRecord", "export_study", "read_studies"]
 
 Row = dict[str, Any]
 CELLS = "cells"  # folder of all runs, which studies share
 FORMAT = "pactune study 1"
-# Columns that are exported, with five digits; the others follow from them.
-COLUMNS = (
-    "outer_step",
-    "train_risk",
-    "train_accuracy",
-    "valid_risk",
-    "valid_accuracy",
-    "test_risk",
-    "test_accuracy",
-    "weight_norm",
-    "regularizer",
-)
+RUNNING = {"status": "running"}
 
 
 class Record(NamedTuple):
@@ -91,7 +84,8 @@ def read_studies(home: Path) -> list[StudyRecord]:
     """Return every study in a folder: those in run folders, and those that were exported as JSON.
 
     Raises:
-        DataError: there is no such folder.
+        DataError: there is no such folder, or a study is not as pactune writes it.
+        RunFolderError: a journal or an exported file is no plain file.
     """
     if not home.is_dir():
         raise DataError(f"no folder {home}; name the folder that `pactune reproduce` wrote or that holds exported JSON")
@@ -101,7 +95,12 @@ def read_studies(home: Path) -> list[StudyRecord]:
 
 
 def export_study(study: StudyRecord, folder: Path) -> Path:
-    """Write a study as one small JSON file, from which `read_studies` reads it again."""
+    """Write a study as one small JSON file, from which `read_studies` reads it again.
+
+    Raises:
+        RunFolderError: the study's name is not that of a file, or the file cannot be written.
+    """
+    path = folder / f"{check_name(study.name)}.json"
     runs = [
         {
             "setting": record.setting,
@@ -113,32 +112,48 @@ def export_study(study: StudyRecord, folder: Path) -> Path:
         }
         for record in study.records
     ]
-    document = {"format": FORMAT, **study._asdict(), "records": runs}
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{study.name}.json"
-    write_atomically(path, (json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+    document = marked({"format": FORMAT, **study._asdict(), "records": runs})
+    make_folder(folder, "the folder")
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    write_atomically(path, (text + "\n").encode())
     return path
 
 
 def _read_study(folder: Path) -> StudyRecord | None:
     """Return the study of a run folder; None where the folder holds something else."""
-    lines = read_journal(folder)
-    starts = [line for line in lines if line["kind"] == "start" and "groups" in line.get("settings", {})]
+    lines = read_lines(folder)
+    starts = [line for line in lines if line["kind"] == "start" and "groups" in line["settings"]]
     if not starts:
         return None
-    settings = dict(starts[-1]["settings"])
-    groups = settings.pop("groups")
-    records, finished = [], 0
-    for group in groups:
-        for cell, path in find_cells(folder.parent / CELLS / group["folder"], group["cells"]):
-            journal = read_journal(path)
-            finished += is_finished(journal, settings["outer_steps"])
-            records.append(_record(group["setting"], cell, journal, settings["outer_steps"]))
-    endings = [line for line in lines if line["kind"] == "end"]
-    facts = {"versions": starts[-1]["versions"], "began": starts[0]["time"]}
-    facts |= {"ended": endings[-1]["time"], "status": endings[-1]["status"]} if endings else {"status": "running"}
-    asked = sum(len(group["cells"]) for group in groups)
-    return StudyRecord(starts[-1]["name"], folder.name, settings, records, asked, finished, facts)
+    with _checked(folder / JOURNAL):
+        settings = dict(starts[-1]["settings"])
+        groups = settings.pop("groups")
+        check_groups(groups, "groups")
+        count(settings.get("outer_steps"), "outer_steps")
+        steps = settings["outer_steps"]
+        records, finished = [], 0
+        for group in groups:
+            for cell, path in find_cells(folder_inside(folder.parent, CELLS, group["folder"]), group["cells"]):
+                journal = read_lines(path)
+                finished += is_finished(journal, steps)
+                records.append(_record(group["setting"], cell, journal, steps))
+        endings = [line for line in lines if line["kind"] == "end"]
+        facts = {"versions": starts[-1]["versions"], "began": starts[0].get("time", "")}
+        facts |= {"ended": endings[-1].get("time", ""), "status": endings[-1]["status"]} if endings else RUNNING
+        asked = sum(len(group["cells"]) for group in groups)
+        name = folder.resolve().name
+        study = StudyRecord(starts[-1].get("name", ""), name, settings, records, asked, finished, facts)
+        check_study(study)
+    return study
+
+
+@contextmanager
+def _checked(path: Path) -> Iterator[None]:
+    """Name the file in which something is not as pactune writes it."""
+    try:
+        yield
+    except (UnfitError, RunFolderError) as error:
+        raise DataError(f"{path} holds no study that pactune wrote: {error}; remove it or export it again") from error
 
 
 def _record(setting: Row, cell: Cell, journal: Sequence[Row], outer_steps: int) -> Record:
@@ -146,7 +161,7 @@ def _record(setting: Row, cell: Cell, journal: Sequence[Row], outer_steps: int) 
     end: Row = next((line for line in reversed(journal) if line["kind"] == "end"), {})
     rows, plain = (_history(journal, kind, outer_steps) for kind in ("row", "plain row"))
     facts = {"seed": start.get("seed"), "versions": start.get("versions", {})}
-    facts |= {"device": start.get("settings", {}).get("device"), "seconds": rows[-1]["seconds"] if rows else 0.0}
+    facts |= {"device": start.get("settings", {}).get("device"), "seconds": rows[-1].get("seconds") if rows else 0.0}
     kept: Row = {name: end[name] for name in ("status", "kept_run", "kept_step", "zeta", "verdict") if name in end}
     return Record(setting, cell, rows, plain, kept, facts)
 
@@ -159,16 +174,26 @@ def _history(journal: Iterable[Row], kind: str, outer_steps: int) -> list[Row]:
 def _read_exported(paths: Iterable[Path]) -> Iterable[StudyRecord]:
     for path in paths:
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            document = unmarked(parse_json(read_plain(path)))
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path} is not JSON: {error}; remove it or export it again") from error
         if isinstance(document, dict) and document.get("format") == FORMAT:
-            records = [
-                Record(**{**run, "rows": _rows(run["rows"]), "plain": _rows(run["plain"])})
-                for run in document["records"]
-            ]
-            fields = {name: document[name] for name in StudyRecord._fields}
-            yield StudyRecord(**{**fields, "records": records})
+            with _checked(path):
+                yield _exported(document)
+
+
+def _exported(document: Row) -> StudyRecord:
+    """Return the study in a document."""
+    missing = [name for name in StudyRecord._fields if name not in document]
+    if missing or not isinstance(document["records"], list):
+        raise UnfitError(f"it lacks {', '.join(missing) or 'a list of records'}")
+    for i, run in enumerate(document["records"]):
+        check_run(run, f"records[{i}]")
+    fields = ({name: run[name] for name in Record._fields} for run in document["records"])
+    records = [Record(**{**run, "rows": _rows(run["rows"]), "plain": _rows(run["plain"])}) for run in fields]
+    study = StudyRecord(**{**{name: document[name] for name in StudyRecord._fields}, "records": records})
+    check_study(study)
+    return study
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[float]]:
@@ -177,6 +202,9 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def _rows(columns: dict[str, list[float]]) -> list[Row]:
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) > 1:
+        raise UnfitError(f"columns must be of the same length, got {sorted(lengths)}")
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

@@ -14,6 +14,7 @@ from pactune.experiments.cells import Cell, Execution, run_cells
 from pactune.experiments.data import DataName, Images
 from pactune.experiments.records import CELLS
 from pactune.experiments.weight_decay import Setting, Start, builder, evaluation_set, paper_zeta
+from pactune.tracking.files import folder_inside
 from pactune.tracking.run_folder import RunFolder
 
 __all__ = [
@@ -165,7 +166,7 @@ def run_study(study: Study, home: Path, load: Callable[[DataName], Images], exec
             run_cells(
                 builder(group.setting, images, execution.device, execution.engine),
                 group.cells,
-                home / CELLS / group.setting.name,
+                folder_inside(home, CELLS, group.setting.name),
                 outer_steps=study.outer_steps,
                 test=evaluation_set(group.setting, images, execution.device),
                 plain_steps=None if group.plain else 0,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pactune.report.page import COLORS, Figure, Line
+from pactune.tracking.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
-__all__ = ["save_figures"]
+__all__ = ["save_figure", "save_figures"]
 
 STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 SUFFIXES = (".png", ".pdf")
@@ -26,16 +29,26 @@ def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
     """
     from matplotlib.figure import Figure as Canvas
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "the folder")
     files = []
     for figure in figures:
         canvas = Canvas(figsize=(5.2, 3.9), layout="constrained")
         _draw(canvas.subplots(), figure)
         for suffix in SUFFIXES:
             files.append(folder / f"{_file_name(figure.title)}{suffix}")
-            # No date in the file: the same numbers give the same bytes.
-            canvas.savefig(files[-1], dpi=130, metadata={"CreationDate": None} if suffix == ".pdf" else None)
+            save_figure(canvas, files[-1])
     return files
+
+
+def save_figure(canvas: Canvas, file: Path) -> None:
+    """Write a drawing as PNG or PDF, by the suffix of the file; the same numbers give the same bytes.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    content, pdf = BytesIO(), file.suffix == ".pdf"
+    canvas.savefig(content, format=file.suffix[1:], dpi=130, metadata={"CreationDate": None} if pdf else None)
+    write_atomically(file, content.getvalue())
 
 
 def _file_name(title: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pactune.report.drawing import save_figure
+
 __all__ = ["Band", "FigureData", "draw_figures", "figure_data"]
 
 _TITLES = {
@@ -87,9 +89,9 @@ def draw_figures(data: FigureData, folder: Path) -> list[Path]:
     }
     files = []
     for name, figure in figures.items():
-        for suffix, extra in ((".png", {"dpi": 130}), (".pdf", {"metadata": {"CreationDate": None}})):
+        for suffix in (".png", ".pdf"):
             files.append(folder / f"{name}{suffix}")
-            figure.savefig(files[-1], **extra)
+            save_figure(figure, files[-1])
     return files
 
 

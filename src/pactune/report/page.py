@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pactune.tracking.files import make_folder, write_atomically
+
 __all__ = ["Figure", "Line", "Section", "Table", "write_page"]
 
 STYLE = """
@@ -76,7 +78,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], footer: str 
     """Write the page; it needs no network and no other file.
 
     Raises:
-        OSError: the file cannot be written.
+        RunFolderError: the file cannot be written.
     """
     from plotly.offline import get_plotlyjs
 
@@ -86,8 +88,8 @@ def write_page(path: Path, title: str, sections: Sequence[Section], footer: str 
         f'<link rel="icon" href="data:,"><style>{STYLE}</style><script>{get_plotlyjs()}</script></head>\n'
         f"<body><h1>{html.escape(title)}</h1>\n{body}\n<footer>{html.escape(footer)}</footer></body></html>\n"
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    make_folder(path.parent, "the folder")
+    write_atomically(path, text.encode(errors="replace"))
     return path
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pactune.report.page import Figure, Line, Section, Table
-from pactune.tracking.journal import JOURNAL, read_journal
+from pactune.tracking.journal import JOURNAL, read_lines
 
 __all__ = ["run_sections"]
 
@@ -23,7 +23,7 @@ SHOWN = ("inner", "inner_steps", "outer", "objective", "hypergradient", "path_hy
 def run_sections(home: Path) -> list[Section]:
     """Return a section for the folder itself and for each of its sub-folders that holds a run."""
     folders = [path.parent for path in (home / JOURNAL, *sorted(home.glob(f"*/{JOURNAL}"))) if path.exists()]
-    found = [(folder, read_journal(folder)) for folder in folders]
+    found = [(folder, read_lines(folder)) for folder in folders]
     runs = [_section(folder.name or str(folder), lines) for folder, lines in found if _of_tuner(lines)]
     return runs + [_other(folder, lines) for folder, lines in found if _of_study(lines)]
 
@@ -39,10 +39,10 @@ def _of_study(lines: Sequence[Row]) -> bool:
 
 def _other(folder: Path, lines: Sequence[Row]) -> Section:
     """Return what a journal says of a study whose figures are beside it."""
-    start = next(line for line in reversed(lines) if line["kind"] == "start")
+    start = next(line for line in reversed(lines) if line["kind"] == "start" and "name" in line)
     end = next((line for line in reversed(lines) if line["kind"] == "end"), {"status": "running", "time": ""})
     facts = [[name, str(value)] for name, value in start["settings"].items()]
-    facts += [["began", start["time"]], ["ended", end["time"]]]
+    facts += [["began", start.get("time", "")], ["ended", end.get("time", "")]]
     facts.append(["versions", ", ".join(f"{k} {v}" for k, v in start["versions"].items())])
     words = [f"Status: {end['status']}. Its figures and numbers are in {folder.name}/."]
     return Section(start["name"], words, details=[Table(("settings", ""), facts)])
@@ -74,9 +74,9 @@ def _figure(title: str, columns: Sequence[str], tuned: list[Row], plain: list[Ro
 
 
 def _facts(lines: Sequence[Row], rows: Sequence[Row]) -> Table:
-    start = next((line for line in lines if line["kind"] == "start"), {})
+    start = next((line for line in reversed(lines) if line["kind"] == "start"), {})
     settings, versions = start.get("settings", {}), start.get("versions", {})
     facts = [[name, str(settings[name])] for name in SHOWN if name in settings]
     facts += [["seed", str(start.get("seed"))], ["outer steps", str(len(rows))]]
-    facts += [["seconds", f"{rows[-1]['seconds']:.1f}"]] if rows else []
+    facts += [["seconds", f"{rows[-1]['seconds']:.1f}"]] if rows and "seconds" in rows[-1] else []
     return Table(("settings", ""), [*facts, ["versions", ", ".join(f"{k} {v}" for k, v in versions.items())]])

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from pactune.report.drawing import save_figure
+
 __all__ = ["PathCurves", "draw_path", "path_curves"]
 
 
@@ -57,7 +59,7 @@ def draw_path(curves: PathCurves, file: Path) -> None:
         axes.set_xlabel("number of features")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(frameon=False)
-    figure.savefig(file, dpi=130)
+    save_figure(figure, file)
 
 
 def _line(axes: Any, values: list[float], label: str, *, color: str = "C0", linestyle: str = "-") -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Literal
 
+from pactune.errors import RunFolderError
 from pactune.sweeps.folder import Watch, find_ending
 from pactune.sweeps.grid import Cell
 from pactune.sweeps.plan import CellFit
 from pactune.sweeps.worker import Failure
+from pactune.tracking.files import folder_inside, make_folder, write_atomically
 from pactune.tracking.journal import Row
 
 __all__ = ["CELLS", "CellState", "CellStatus"]
 
 CELLS = "cells"  # folder of the cells' folders
 TRACE = "error.txt"
+logger = logging.getLogger(__name__)
 CellStatus = Literal["waiting", "running", "completed", "converged", "failed", "interrupted"]
 
 
@@ -27,12 +31,12 @@ class CellState:
         fit: what the cell is to do.
 
     Raises:
-        RunFolderError: the cell's folder was made by another function.
+        RunFolderError: the cell's folder was made by another function, or is a link.
     """
 
     def __init__(self, cell: Cell, root: Path, fit: CellFit) -> None:
         self.cell, self._fit = cell, fit
-        self.folder = root / CELLS / cell.name
+        self.folder = folder_inside(root, CELLS, cell.name)
         self.watch = Watch(self.folder)
         self.ending: Row | None = find_ending(self.folder, fit)
         self.found_done = self.ending is not None
@@ -61,10 +65,16 @@ class CellState:
         self.ending = None if failure else find_ending(self.folder, self._fit)
         if self.ending is None:
             self.failure = failure or Failure("its journal is damaged; start the sweep again to heal it", "")
+        try:
+            self._keep_trace()
+        except (RunFolderError, OSError) as error:  # the other cells go on
+            logger.warning("%s", error)
+
+    def _keep_trace(self) -> None:
         trace = self.folder / TRACE
         if self.failure is not None and self.failure.trace:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            trace.write_text(self.failure.trace, encoding="utf-8")
+            make_folder(self.folder)
+            write_atomically(trace, self.failure.trace.encode(errors="replace"))
         elif self.ending is not None:
             trace.unlink(missing_ok=True)
 

@@ -8,14 +8,9 @@ from typing import Any
 from pactune.errors import RunFolderError
 from pactune.sweeps.plan import CellFit
 from pactune.sweeps.worker import CELL
-from pactune.tracking.journal import JOURNAL, Row, read_journal
+from pactune.tracking.journal import JOURNAL, Row, read_lines
 
-__all__ = ["Watch", "find_ending", "lines_of"]
-
-
-def lines_of(folder: Path) -> list[Row]:
-    """Return the lines of a cell's journal; none where there is no journal yet."""
-    return read_journal(folder) if (folder / JOURNAL).exists() else []
+__all__ = ["Watch", "find_ending"]
 
 
 def find_ending(folder: Path, fit: CellFit) -> Row | None:
@@ -24,15 +19,15 @@ def find_ending(folder: Path, fit: CellFit) -> Row | None:
     Raises:
         RunFolderError: the cell was made by another function.
     """
-    lines = lines_of(folder)
-    ending = next((line for line in reversed(lines) if line["kind"] == CELL), None)
+    lines = read_lines(folder)
+    ending = next((line for line in reversed(lines) if line["kind"] == CELL and "build" in line), None)
     if ending is None:
         return None
     if ending["build"] != fit.build:
         raise RunFolderError(
             f"{folder} was made by `{ending['build']}` and `build` is `{fit.build}`; choose another `run_dir`"
         )
-    start = next((line["settings"] for line in lines if line["kind"] == "start"), None)
+    start = next((line["settings"] for line in reversed(lines) if line["kind"] == "start"), None)
     steps = {line["outer_step"] for line in lines if line["kind"] == "row"}
     enough = len(steps) == fit.outer_steps or (ending["status"] == "converged" and 0 < len(steps) < fit.outer_steps)
     return ending if start is not None and enough and _same(start, fit) else None
@@ -66,8 +61,8 @@ class Watch:
         if size == self._size:
             return
         self._size = size
-        lines = lines_of(self._folder)
+        lines = read_lines(self._folder)
         rows = [line for line in lines if line["kind"] == "row"]
         self.steps = len({row["outer_step"] for row in rows})
-        self.objective = rows[-1]["objective"] if rows else None
+        self.objective = rows[-1].get("objective") if rows else None
         self._begun = sum(line["kind"] in ("start", "resume") for line in lines)

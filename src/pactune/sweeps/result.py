@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pactune.errors import SettingError
 from pactune.sweeps.board import CellState, CellStatus
-from pactune.sweeps.folder import lines_of
 from pactune.sweeps.grid import Value
-from pactune.tracking.journal import Row
+from pactune.tracking.journal import Row, read_lines
+from pactune.tracking.spreadsheets import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ class CellResult(NamedTuple):
     @classmethod
     def of(cls, state: CellState) -> CellResult:
         """Read the folder of a cell."""
-        lines = lines_of(state.folder)
+        lines = read_lines(state.folder)
         rows, plain = _rows(lines, "row"), _rows(lines, "plain row")
         error = "" if state.failure is None else state.failure.error
         return cls(state.cell.values, state.status, state.folder, rows, plain, state.ending or {}, error)
@@ -132,8 +132,8 @@ class SweepResult:
         from pactune.report.sweep import SweepTables, write_sweep_page
 
         table, history = self.table, self.history
-        table.to_csv(self.folder / "cells.csv", index=False)
-        history.to_csv(self.folder / "history.csv", index=False)
+        write_csv(table, self.folder / "cells.csv")
+        write_csv(history, self.folder / "history.csv")
         notes = {cell.name: said for cell in self.cells if (said := cell.ending.get("warnings"))}
         return write_sweep_page(SweepTables(self._keys, table, history, self.plain, notes), self.folder / "report.html")
 
@@ -150,7 +150,7 @@ def _rows(lines: Sequence[Row], kind: str) -> list[Row]:
 def _line(cell: CellResult) -> Row:
     done = {name: cell.ending.get(name) for name in ("kept_run", "kept_step", "kept_zeta")}
     numbers = {name: value for name, value in cell.kept.items() if name not in ("outer_step", "seconds")}
-    seconds = {"seconds": cell.rows[-1]["seconds"]} if cell.rows else {}
+    seconds = {"seconds": cell.rows[-1].get("seconds")} if cell.rows else {}
     words = {"verdict": cell.ending.get("verdict", ""), "error": cell.error, "folder": str(cell.folder)}
     return {**cell.values, "status": cell.status, "outer_steps": len(cell.rows), **done, **numbers, **seconds, **words}
 

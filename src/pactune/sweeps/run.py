@@ -11,13 +11,13 @@ from pactune.errors import RunFolderError, SettingError
 from pactune.fitting import Keep
 from pactune.sweeps.board import CellState
 from pactune.sweeps.cluster import connected, load_ray
-from pactune.sweeps.folder import lines_of
 from pactune.sweeps.grid import cells_of, lists_of
 from pactune.sweeps.plan import CellFit, Resources
 from pactune.sweeps.result import CellResult, SweepResult
 from pactune.sweeps.show import Show, showing
 from pactune.sweeps.worker import Failure, Job, run_cell
-from pactune.tracking.journal import Journal
+from pactune.tracking.files import make_folder
+from pactune.tracking.journal import Journal, read_lines
 from pactune.tracking.run_folder import versions_of
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ def _opened(run_dir: str | Path) -> Iterator[tuple[Path, Journal]]:
     """Open the sweep's own journal, which keeps a second sweep out of the folder."""
     if not isinstance(run_dir, (str, Path)):
         raise SettingError(f"`run_dir` must be a path, got {run_dir!r}")
-    root = Path(run_dir).resolve()
     try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"`run_dir` {root} cannot be made: {error.strerror or error}") from error
-    lines = lines_of(root)
-    if lines and lines[0]["kind"] != SWEEP:
+        root = Path(run_dir).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a NUL
+        raise RunFolderError(f"`run_dir` {run_dir} cannot be used: {error}") from error
+    make_folder(root)
+    kinds = {line["kind"] for line in read_lines(root)}
+    if kinds & {"start", "row"} and SWEEP not in kinds:
         raise RunFolderError(f"{root} holds a single run, not a sweep; choose another `run_dir`")
     with Journal(root) as journal:
         yield root, journal

@@ -1,4 +1,8 @@
-"""A sweep written down as a TOML file."""
+"""A sweep written down as a TOML file.
+
+A spec names functions, and running a sweep runs them. So a spec may only name functions of files that lie beside it, or
+of modules that the user names: on the command line with `--allow`, or as `read_spec(path, allow=[…])`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import importlib
 import importlib.util
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,10 +44,10 @@ class Spec:
     settings: dict[str, Any]
 
 
-def read_spec(path: Path) -> Spec:
-    """Read the file of a sweep.
+def read_spec(path: Path, allow: Sequence[str] = ()) -> Spec:
+    """Read the file of a sweep. This runs code: the files that `build` and `test` name are imported, `test` is called.
 
-        build = "digits.py:build"      # or "package.module:function"
+        build = "digits.py:build"      # or "module:function"
 
         [grid]
         zeta = [0.0, 1e-5]
@@ -55,10 +60,14 @@ def read_spec(path: Path) -> Spec:
         [resources]
         gpus = 0.25
 
-    A file is looked for beside this one, and so is a module that is not installed.
+    Args:
+        path: of the TOML file.
+        allow: modules and packages outside the folder of the file from which it may take functions. Nothing else is
+            imported from elsewhere, whether it is installed or not.
 
     Raises:
-        SettingError: the file is no TOML, has unknown keys or lacks some, or names what is not there.
+        SettingError: the file is no TOML, has unknown keys or lacks some, names what is not there, or names a function
+            that is neither in its own folder nor allowed.
     """
     document = _parsed(path)
     for table, known in KEYS.items():
@@ -69,7 +78,7 @@ def read_spec(path: Path) -> Spec:
         if unknown:
             place = f" in [{table}]" if table else ""
             raise SettingError(f"{path.name}: unknown key `{unknown[0]}`{place}; known are {', '.join(known)}")
-    fit, finder = dict(document.get("fit", {})), _Finder(path)
+    fit, finder = dict(document.get("fit", {})), _Finder(path, allow)
     missing = [key for key in ("build", "grid") if key not in document]
     missing += [] if "outer_steps" in fit else ["outer_steps in [fit]"]
     if missing:
@@ -84,15 +93,17 @@ def _parsed(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # of the decoder and of the parser
+    except (ValueError, RecursionError) as error:  # of the decoder and of the parser
         raise SettingError(f"{path.name} is no valid TOML: {error}") from error
 
 
 class _Finder:
     """Finds functions by "file.py:name" or "module:name"; each file is run once."""
 
-    def __init__(self, spec: Path) -> None:
-        self._spec = spec
+    def __init__(self, spec: Path, allow: Sequence[str]) -> None:
+        if isinstance(allow, str) or not all(isinstance(name, str) and name for name in allow):
+            raise SettingError(f"`allow` must be a list of names of modules, got {allow!r}")
+        self._spec, self._folder, self._allow = spec, spec.resolve().parent, tuple(allow)
         self._loaded: dict[str, ModuleType] = {}
 
     def called(self, text: object) -> Any:
@@ -115,20 +126,72 @@ class _Finder:
         function = getattr(self._loaded[place], name, None)
         if not callable(function):
             raise SettingError(f"`{key}` = {text!r}: {place} has no function {name!r}")
+        self._check_home(key, text, function)
         result: Callable[..., Any] = function
         return result
 
     def _load(self, key: str, place: str) -> ModuleType:
-        folder = str(self._spec.resolve().parent)
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-        file = self._spec.parent / place
-        if place.endswith(".py") and not file.is_file():
-            raise SettingError(f"`{key}`: there is no file {file}")
+        file = None if self._is_allowed(place) else self._file(key, place)
+        if file is not None and str(self._folder) not in sys.path:
+            sys.path.insert(0, str(self._folder))
         try:
-            return _run_file(file) if place.endswith(".py") else importlib.import_module(place)
+            return _run_file(file) if file and place.endswith(".py") else importlib.import_module(place)
         except Exception as error:  # it is the user's code
             raise SettingError(f"`{key}`: {place} cannot be imported: {type(error).__name__}: {error}") from error
+
+    def _file(self, key: str, place: str) -> Path:
+        """Return the file of a place in the folder of the spec; nothing is imported to find it."""
+        if place.endswith(".py"):
+            candidates = [self._folder / place]
+        else:
+            parts = place.split(".")
+            if not all(part.isidentifier() for part in parts):
+                raise SettingError(f"`{key}`: {place!r} is not the name of a module")
+            stem = self._folder.joinpath(*parts)
+            candidates = [stem / "__init__.py", stem.with_name(f"{stem.name}.py")]
+        found = next((file for file in candidates if file.is_file()), None)
+        if found is None and place.endswith(".py"):
+            raise SettingError(f"`{key}`: there is no file {self._spec.parent / place}")
+        if found is None and not _is_installed(place.partition(".")[0]):
+            raise SettingError(f"`{key}`: {place} cannot be imported: ModuleNotFoundError: there is no such module")
+        named = not place.endswith(".py")
+        if found is None or not found.resolve().is_relative_to(self._folder) or (named and self._is_taken(place)):
+            raise SettingError(self._refusal(key, place))
+        return found
+
+    def _is_taken(self, place: str) -> bool:
+        """Tell whether Python would import another module of this name, such as one of its own."""
+        top = place.partition(".")[0]
+        loaded = sys.modules.get(top)
+        return top in sys.stdlib_module_names if loaded is None else not self._is_inside(loaded)
+
+    def _check_home(self, key: str, text: object, function: Any) -> None:
+        """Refuse a function that a file of the folder has only imported, as `os.system` may be."""
+        while isinstance(function, partial):
+            function = function.func
+        home = getattr(function, "__module__", None) or type(function).__module__
+        modules = [module.__name__ for module in self._loaded.values()]
+        if home not in modules and not self._is_inside(sys.modules.get(home)) and not self._is_allowed(home):
+            raise SettingError(self._refusal(key, f"{text!r} comes from {home}, which"))
+
+    def _is_inside(self, module: ModuleType | None) -> bool:
+        """Tell whether a module, or a package without a file of its own, lies in the folder of the spec."""
+        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+        return any(Path(place).resolve().is_relative_to(self._folder) for place in places if place)
+
+    def _is_allowed(self, module: str) -> bool:
+        return any(module == name or module.startswith(f"{name}.") for name in self._allow)
+
+    def _refusal(self, key: str, what: str) -> str:
+        return (
+            f"{self._spec.name}: `{key}`: {what} is not in the folder of the spec; a spec may name functions of files "
+            "beside it only. Name the module with --allow MODULE if you trust it"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    """Tell whether Python finds a module, without importing it."""
+    return module in sys.modules or importlib.util.find_spec(module) is not None
 
 
 def _run_file(file: Path) -> ModuleType:

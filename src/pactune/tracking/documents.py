@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-__all__ = ["FLOAT", "float_of", "parse_json"]
+__all__ = ["FLOAT", "float_of", "marked", "parse_json", "unmarked"]
 
 FLOAT = "$float"
 NOT_FINITE = ("inf", "-inf", "nan")
@@ -22,6 +22,26 @@ def parse_json(text: bytes | str) -> Any:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def marked(value: Any) -> Any:
+    """Return a document with {"$float": "inf"} for the numbers that JSON has not: infinity and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {FLOAT: repr(float(value))}
+    if isinstance(value, dict):
+        return {key: marked(part) for key, part in value.items()}
+    return [marked(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def unmarked(value: Any) -> Any:
+    """Return the document that `marked` was given.
+
+    Raises:
+        ValueError: a mark stands for no number.
+    """
+    if isinstance(value, dict):
+        return float_of(value) if FLOAT in value else {key: unmarked(part) for key, part in value.items()}
+    return [unmarked(part) for part in value] if isinstance(value, list) else value
 
 
 def float_of(document: dict[str, Any]) -> float:

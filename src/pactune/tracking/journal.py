@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import re
 import zlib
@@ -16,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from pactune.errors import RunFolderError
-from pactune.tracking.documents import FLOAT, float_of, parse_json
+from pactune.tracking.documents import marked, parse_json, unmarked
 from pactune.tracking.files import has_content, open_plain, read_all, read_plain, write_all
 from pactune.tracking.schema import UnfitError, check_line
 
@@ -163,7 +162,7 @@ def read_lines(folder: Path | str) -> list[Row]:
 
 def _line(row: Row) -> bytes:
     """Return a line of the journal with its checksum."""
-    text = json.dumps(_marked(row), allow_nan=False, ensure_ascii=False).encode()
+    text = json.dumps(marked(row), allow_nan=False, ensure_ascii=False).encode()
     return text[:-1] + f', "crc": "{zlib.crc32(text):08x}"}}\n'.encode()
 
 
@@ -175,25 +174,10 @@ def _parsed(line: bytes) -> Row | None:
         if f"{zlib.crc32(line):08x}".encode() != found[1]:
             return None
     try:
-        row = _unmarked(parse_json(line))
+        row = unmarked(parse_json(line))
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and isinstance(row.get("kind"), str) else None
-
-
-def _marked(value: Any) -> Any:
-    """JSON has neither infinity nor NaN: {"$float": "inf"} stands for it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {FLOAT: repr(float(value))}
-    if isinstance(value, dict):
-        return {key: _marked(part) for key, part in value.items()}
-    return [_marked(part) for part in value] if isinstance(value, (list, tuple)) else value
-
-
-def _unmarked(value: Any) -> Any:
-    if isinstance(value, dict):
-        return float_of(value) if FLOAT in value else {key: _unmarked(part) for key, part in value.items()}
-    return [_unmarked(part) for part in value] if isinstance(value, list) else value
 
 
 def _lock(descriptor: int, path: Path) -> None:

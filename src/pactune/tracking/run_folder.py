@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pactune import __version__
-from pactune.tracking.files import write_atomically
+from pactune.tracking.files import make_folder, write_atomically
 from pactune.tracking.journal import JOURNAL, Journal
 
 __all__ = ["RunFolder", "versions_of"]
@@ -28,7 +28,7 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, "the run folder")
 
     @property
     def journal(self) -> Path:

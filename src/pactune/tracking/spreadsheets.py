@@ -1,0 +1,43 @@
+"""Tables for spreadsheets, in which no text of a stranger is a formula."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pactune.tracking.files import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["plain_cell", "write_csv"]
+
+# Spreadsheets take a cell that begins so for a formula; some skip spaces, and some know the wide forms.
+FORMULA = re.compile(r"[\t\r\n]|\s*[=+\-@＝＋－＠]")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, with an apostrophe before every text that a spreadsheet would run.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    shown = table.copy()
+    for name in table.columns:
+        if table[name].dtype.kind not in "iufb":  # columns of numbers stay as they are
+            shown[name] = table[name].map(plain_cell)
+    shown.columns = [plain_cell(name) for name in table.columns]
+    write_atomically(path, shown.to_csv(index=False).encode(errors="replace"))
+
+
+def plain_cell(value: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula; numbers, as text too, are left alone.
+
+    >>> plain_cell("=1+1"), plain_cell("-3.5"), plain_cell(-3.5), plain_cell("a=b")
+    ("'=1+1", '-3.5', -3.5, 'a=b')
+    """
+    if not isinstance(value, str) or NUMBER.fullmatch(value) or not FORMULA.match(value):
+        return value
+    return f"'{value}"
