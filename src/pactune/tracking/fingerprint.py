@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from pactune.tracking.parts import Parts, describe_parts, without_digests
+from pactune.tracking.parts import Parts, describe_parts, name_of, without_digests
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def describe_run(tuner: Tuner, settings: FitSettings, test: Source | None) -> di
         "keep": settings.keep,
         "tolerance": settings.tolerance,
         "plain_steps": settings.plain_steps,
-        "losses": _words(problem.losses()),
+        "losses": [None if loss is None else name_of(loss) for loss in problem.losses()],
         "parameters": _shapes(problem.parameters()),
         "buffers": _shapes(problem.buffers()),
         "hyperparameters": _shapes(problem.hyperparameters()),

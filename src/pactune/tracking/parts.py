@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-__all__ = ["Parts", "describe_parts", "without_digests"]
+__all__ = ["Parts", "describe_parts", "name_of", "without_digests"]
 
 Parts = dict[str, str]
 INNER = frozenset(vars(nn.Module()))  # what every module has
@@ -69,7 +69,7 @@ def describe_parts(modules: Mapping[str, nn.Module], others: Mapping[str, Any], 
 
 def without_digests(parts: Parts) -> Parts:
     """Return the entries without checksums, which another version of Python or torch may change."""
-    return {name: re.sub(r"\b(code|checksum) [0-9a-f]+", r"\1", words) for name, words in parts.items()}
+    return {name: re.sub(r" (code|checksum) [0-9a-f]+", "", str(words)) for name, words in parts.items()}
 
 
 class _Walk:
@@ -96,7 +96,7 @@ class _Walk:
             first = self._met[id(value)][0]
             self.found |= {} if first == path else {path: f"the same as {first}"}
         elif depth > DEEPEST:
-            self.found[path] = _name(type(value))
+            self.found[path] = name_of(type(value))
         else:
             self._met[id(value)] = path, value
             if isinstance(value, FunctionType):
@@ -124,7 +124,7 @@ class _Walk:
             return self._container(value, depth) if depth < DEEPEST else None
         if isinstance(value, ModuleType):
             return f"module {value.__name__}"
-        return _name(value) if isinstance(value, BuiltinFunctionType) else None
+        return name_of(value) if isinstance(value, BuiltinFunctionType) else None
 
     def _container(self, value: Any, depth: int) -> str | None:
         """Return the text of a container of plain values, None where a part has parts of its own."""
@@ -154,7 +154,7 @@ class _Walk:
         if isinstance(value, FunctionType):
             return _function_parts(value)
         if isinstance(value, MethodType):
-            return [("", f"method {_name(value)}"), ("function", value.__func__), ("object", value.__self__)]
+            return [("", f"method {name_of(value)}"), ("function", value.__func__), ("object", value.__self__)]
         if isinstance(value, partial):
             arguments = [*enumerate(value.args), *value.keywords.items()]
             return [("", "partial"), ("function", value.func), *((str(key), part) for key, part in arguments)]
@@ -179,7 +179,7 @@ def _members(value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _module_parts(module: nn.Module, *, evaluating: bool) -> Iterator[tuple[str, Any]]:
-    yield "", f"{_name(type(module))}{' in evaluation mode' if evaluating else ''}"
+    yield "", f"{name_of(type(module))}{' in evaluation mode' if evaluating else ''}"
     yield from _own_class(module)
     yield from ((name, value) for name, value in vars(module).items() if name not in INNER)
     yield from ((f"{hooks}.{i}", hook) for hooks in HOOKS for i, hook in enumerate(vars(module)[hooks].values()))
@@ -197,9 +197,9 @@ def _is_made(value: Tensor) -> bool:
 def _function_parts(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield a function's code, and for one of the user's what it refers to: defaults, closure and globals."""
     if not _is_users(function.__module__):
-        yield "", _name(function)
+        yield "", name_of(function)
         return
-    yield "", f"function {_name(function)} code {_digest(_code_text(function.__code__, function.__doc__).encode())}"
+    yield "", f"function {name_of(function)} code {_digest(_code_text(function.__code__, function.__doc__).encode())}"
     yield from (("defaults", found) for found in (function.__defaults__,) if found)
     yield from (function.__kwdefaults__ or {}).items()
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -217,7 +217,7 @@ def _function_parts(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _class_parts(kind: type, named: set[str]) -> Iterator[tuple[str, Any]]:
     """Yield the methods and plain attributes of a class of the user's that described code can reach by name."""
-    yield "", _name(kind)
+    yield "", name_of(kind)
     held: dict[str, Any] = {}
     for base in reversed(kind.__mro__ if _is_users(kind.__module__) else ()):
         own = _is_users(base.__module__)
@@ -248,7 +248,7 @@ def _object_parts(value: Any, named: set[str]) -> Iterator[tuple[str, Any]]:
     if not (_is_users(kind.__module__) or settings):
         yield "", _plain_repr(value)
         return
-    yield "", _name(kind)
+    yield "", name_of(kind)
     yield from _own_class(value)
     slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if hasattr(value, name)]
     held = {**{name: getattr(value, name) for name in slots if name != "__dict__"}, **getattr(value, "__dict__", {})}
@@ -299,7 +299,8 @@ def _constant(value: Any) -> str:
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
-def _name(value: Any) -> str:
+def name_of(value: Any) -> str:
+    """Return the name of a function or class, or that of an object's class."""
     return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or type(value).__qualname__)
 
 
@@ -308,7 +309,7 @@ def _plain_repr(value: Any) -> str:
     try:
         return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
     except Exception:  # it is the user's code, or a library's
-        return _name(type(value))
+        return name_of(type(value))
 
 
 def _short(words: str) -> str:

@@ -138,6 +138,10 @@ class FolderRecorder(Recorder):
         self._moved = set(saved.get("moved", []))
         state: State = saved["state"]
         self._repair(state, starts, saved)
+        if saved["versions"] == self._versions:
+            self._settings = saved["settings"]  # as the run began; ours may have moved since
+        else:
+            self._write_start(self._settings, self._versions)
         self._write("resume", outer_steps_done=len(state["rows"]), versions=self._versions)
         self._write_rows(state)
         return state

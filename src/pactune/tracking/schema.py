@@ -14,6 +14,7 @@ __all__ = [
     "check_row",
     "count",
     "finite",
+    "is_number",
     "listed",
     "mapping",
     "named",
@@ -43,10 +44,14 @@ def text(value: Any, where: str) -> None:
     need(isinstance(value, str), where, "a text", value)
 
 
+def is_number(value: object) -> bool:
+    """Tell whether something is a number that a float can hold, infinity and NaN included."""
+    return isinstance(value, float) or (type(value) is int and abs(value) <= LARGEST)
+
+
 def number(value: Any, where: str) -> None:
     """Take a number; it may be infinite or NaN."""
-    fits = isinstance(value, float) or (type(value) is int and abs(value) <= LARGEST)
-    need(fits, where, "a number", value)
+    need(is_number(value), where, "a number", value)
 
 
 def finite(value: Any, where: str) -> None:

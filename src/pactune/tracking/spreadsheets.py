@@ -38,6 +38,7 @@ def plain_cell(value: Any) -> Any:
     >>> plain_cell("=1+1"), plain_cell("-3.5"), plain_cell(-3.5), plain_cell("a=b")
     ("'=1+1", '-3.5', -3.5, 'a=b')
     """
-    if not isinstance(value, str) or NUMBER.fullmatch(value) or not FORMULA.match(value):
+    if not isinstance(value, str) or NUMBER.fullmatch(value):
         return value
-    return f"'{value}"
+    text = re.sub(r"\r\n?", "\n", value)  # the writer does not quote a carriage return, which some take for a new row
+    return f"'{text}" if FORMULA.match(value) else text

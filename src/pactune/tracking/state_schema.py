@@ -15,6 +15,7 @@ from pactune.tracking.schema import (
     check_row,
     count,
     finite,
+    is_number,
     listed,
     mapping,
     named,
@@ -118,8 +119,11 @@ class _Shapes:
             need(len(found) == len(groups), f"{where}.param_groups", f"{len(groups)} groups", len(found))
             for given, group in zip(found, groups, strict=True):
                 last = first + len(group["params"])
-                need(given.get("params") == list(range(first, last)), f"{where}.params", "as many as before", given)
+                same = repr(given.get("params")) == repr(list(range(first, last)))
+                need(same, f"{where}.params", "as many as before", given)
                 record(dict.fromkeys(group, anything))(given, f"{where}.param_groups")
+                for name in [name for name in group if name != "params"]:
+                    need(_is_like(given[name], group[name]), f"{where}.{name}", f"like {group[name]}", given[name])
                 first = last
             shapes = [shape for group in groups for shape in group["params"]]
             for key, memory in value["state"].items():
@@ -129,6 +133,17 @@ class _Shapes:
                     need(_remembers(part, shapes[key], shapes), f"{where}.state.{key}.{name}", "like λ", part)
 
         return checked
+
+
+def _is_like(value: object, words: str) -> bool:
+    """Tell whether a setting of an optimizer is what it was, or a number that a scheduler may have put in its place."""
+    if repr(value) == words:
+        return True
+    if isinstance(value, tuple):
+        return words.startswith("(") and all(_is_like(part, "0") for part in value)
+    if isinstance(value, Tensor):
+        return words.startswith("tensor") and value.numel() == 1
+    return is_number(value) and math.isfinite(value) and words[:1] in "-.0123456789"  # type: ignore[arg-type]
 
 
 def _words(value: Tensor) -> str:
@@ -155,7 +170,7 @@ def _remembers(value: object, words: str, all_words: Iterable[str]) -> bool:
     if isinstance(value, Tensor):
         total = sum(math.prod(_sizes(other)) for other in all_words)
         return _fits(value, words) or value.shape == (total,) or value.numel() == 1
-    return value is None or isinstance(value, (bool, int, float))
+    return value is None or isinstance(value, bool) or is_number(value)
 
 
 def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
