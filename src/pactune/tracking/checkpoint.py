@@ -19,7 +19,15 @@ from pactune.tracking.files import PARTIAL, check_plain, remove_partial, write_a
 from pactune.tracking.states import decode, encode
 from pactune.trees import Params
 
-__all__ = ["FORMAT", "DamagedError", "clear_partial", "list_checkpoints", "load_checkpoint", "save_checkpoint"]
+__all__ = [
+    "FORMAT",
+    "DamagedError",
+    "checkpoint_path",
+    "clear_partial",
+    "list_checkpoints",
+    "load_checkpoint",
+    "save_checkpoint",
+]
 
 FORMAT = 1
 _STEM, _SUFFIX = "checkpoint-", ".safetensors"
@@ -42,11 +50,16 @@ def save_checkpoint(folder: Path, number: int, state: Any, *, kept: int = 2) -> 
     text = json.dumps(encode(state, tensors), allow_nan=False)
     metadata = {"format": str(FORMAT), "state": text}
     metadata["checksum"] = _checksum(metadata, tensors)
-    path = folder / f"{_STEM}{number:08d}{_SUFFIX}"
+    path = checkpoint_path(folder, number)
     write_atomically(path, save(tensors, metadata=metadata))
     for old in [other for other in list_checkpoints(folder) if other.name < path.name][kept - 1 :]:
         _forget(old)
     return path
+
+
+def checkpoint_path(folder: Path, number: int) -> Path:
+    """Return the file of a checkpoint after so many outer steps."""
+    return folder / f"{_STEM}{number:08d}{_SUFFIX}"
 
 
 def load_checkpoint(path: Path, device: torch.device) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from pactune.tracking.optimizers import describe_memory
 from pactune.tracking.parts import Parts, describe_parts, name_of, without_digests
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = ["PARTS", "describe_run", "differences", "moved_parts", "parts_of"]
 PARTS = "parts"  # of the modules, losses and settings, each with an entry of its own
 # What a scheduler writes into the groups of an optimizer.
 SCHEDULED = ("params", "initial_lr", "swa_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_scale")
+DERIVED = ("memory", "outer_memory")  # from the others, for checks of what is loaded
 SHOWN = 8  # differences that an error names
 
 
@@ -53,6 +55,7 @@ def describe_run(tuner: Tuner, settings: FitSettings, test: Source | None) -> di
         "buffers": _shapes(problem.buffers()),
         "hyperparameters": _shapes(problem.hyperparameters()),
         "memory": sorted(tuner.inner.slots({})),
+        "outer_memory": describe_memory(tuner.outer),
         "device": problem.device.type,
         "train": problem.train.fingerprint(),
         "valid": problem.valid.fingerprint(),
@@ -83,7 +86,8 @@ def differences(
             not compared, and only the parts that both have.
     """
     one, two = (_flat(settings, loosely=versions_differ) for settings in (theirs, ours))
-    names = [name for name in {**one, **two} if name not in moved and one.get(name) != two.get(name)]
+    skipped = {*moved, *DERIVED}
+    names = [name for name in {**one, **two} if name not in skipped and one.get(name) != two.get(name)]
     if versions_differ:
         names = [name for name in names if not name.startswith(PARTS) or (name in one and name in two)]
     words = [f"{name.removeprefix(f'{PARTS} ')} was {one.get(name)!r}, is {two.get(name)!r}" for name in names]

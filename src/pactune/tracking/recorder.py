@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from pactune.errors import RunFolderError, warn_user
-from pactune.tracking.checkpoint import DamagedError, clear_partial, list_checkpoints, load_checkpoint, save_checkpoint
+from pactune.tracking.checkpoint import (
+    DamagedError,
+    checkpoint_path,
+    clear_partial,
+    list_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
 from pactune.tracking.files import folder_inside, has_content, make_folder
 from pactune.tracking.fingerprint import PARTS, differences, moved_parts
 from pactune.tracking.journal import JOURNAL, Journal, Row, read_lines
@@ -198,6 +205,8 @@ class FolderRecorder(Recorder):
                 check_document(found, path.name)
                 self._check(found)
                 check_state(found["state"], self._settings)
+                if path != checkpoint_path(self.folder, len(found["state"]["rows"])):
+                    raise DamagedError(f"it holds {len(found['state']['rows'])} rows, which is not its number")
             except (DamagedError, UnfitError) as error:
                 logger.warning("%s: %s; trying the one before", path.name, error)
                 damaged.append(f"{path.name}: {error}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pactune.tracking.optimizers import fits_memory
 from pactune.tracking.schema import (
     Check,
     anything,
@@ -110,7 +111,7 @@ class _Shapes:
 
     def outer(self) -> Check:
         """Take the state of the outer optimizer."""
-        groups = self.settings.get("outer_groups", [])
+        groups, expected = self.settings.get("outer_groups", []), self.settings.get("outer_memory")
 
         def checked(value: Any, where: str) -> None:
             record({"state": anything, "param_groups": listed(mapping)})(value, where)
@@ -129,6 +130,9 @@ class _Shapes:
             for key, memory in value["state"].items():
                 need(type(key) is int and 0 <= key < first, f"{where}.state", "by number of a parameter", key)
                 named(anything)(memory, f"{where}.state")
+                if expected is not None:
+                    fits = fits_memory(memory, expected.get(str(key), {}), _sizes(shapes[key]))
+                    need(fits, f"{where}.state.{key}", f"like {expected.get(str(key))}", memory)
                 for name, part in memory.items():
                     need(_remembers(part, shapes[key], shapes), f"{where}.state.{key}.{name}", "like λ", part)
 
@@ -140,10 +144,14 @@ def _is_like(value: object, words: str) -> bool:
     if repr(value) == words:
         return True
     if isinstance(value, tuple):
-        return words.startswith("(") and all(_is_like(part, "0") for part in value)
+        parts = words.strip("()").split(", ")
+        whole = words.startswith("(") and len(parts) == len(value) and all(map(_is_like, value, parts))
+        return whole and all(part is None or 0 <= part <= 1 for part in value)  # decay rates, as Adam's
     if isinstance(value, Tensor):
         return words.startswith("tensor") and value.numel() == 1
-    return is_number(value) and math.isfinite(value) and words[:1] in "-.0123456789"  # type: ignore[arg-type]
+    if not is_number(value) or words[:1] not in "-.0123456789":
+        return False
+    return math.isfinite(value) and (value >= 0 or words.startswith("-"))  # type: ignore[arg-type, operator]
 
 
 def _words(value: Tensor) -> str:
