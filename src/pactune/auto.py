@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pactune.callbacks import Callback
 from pactune.data import Source
-from pactune.errors import SettingError
+from pactune.errors import RunFolderError, SettingError
 from pactune.fitting import Choice, Fit, FitSettings
 from pactune.objectives import AutoZeta, RelativeZeta
 from pactune.result import Result, Row
@@ -143,7 +143,16 @@ class _Judge(Callback):
         return {"tuned": self._tuned, "plain": self._plain}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the scores."""
+        """Take up the scores.
+
+        Raises:
+            RunFolderError: the scores in the checkpoint are not those of the held rows.
+        """
+        rows = sum(source.rows for source in self._held)
+        for found in (state.get("tuned"), [] if state.get("plain") is None else state["plain"]):
+            whole = isinstance(found, list) and all(isinstance(one, Tensor) and one.shape == (rows,) for one in found)
+            if not whole or (self._plain is None) != (state.get("plain") is None):
+                raise RunFolderError(f"the scores of {self._label} in the checkpoint are not those of {rows} held rows")
         self._tuned, self._plain = state["tuned"], state["plain"]
 
     def close(self, steps: int) -> None:

@@ -215,8 +215,18 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "listeners": named(mapping),
     }
     record(run)(state, "state")
+    _check_objective(state["rows"], state["zeta"])
     for rows, lane, kept in (("rows", "lane", "kept"), ("plain_rows", "plain_lane", "plain_kept")):
         _check_table(state[rows], state["tuner"][lane]["rounds"], state[kept], rows)
+
+
+def _check_objective(rows: list[dict[str, Any]], zeta: float | None) -> None:
+    """Check J = risk + ζ √Y of every row, which holds up to rounding."""
+    need(zeta is not None or not rows, "state.zeta", "a number once there are rows", zeta)
+    for row in rows:
+        parts = row["risk"], (zeta or 0.0) * row["regularizer"]
+        slack = 1e-6 * (1 + sum(map(abs, parts)))
+        need(abs(row["objective"] - sum(parts)) <= slack, "objective", "risk + ζ · regularizer", row["objective"])
 
 
 def _check_table(rows: list[dict[str, Any]], rounds: int, kept: dict[str, Any] | None, where: str) -> None:
