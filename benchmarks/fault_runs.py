@@ -77,9 +77,7 @@ def run_grid(folder: Path, steps: int) -> Final:
         outer = torch.optim.SGD(hyper.parameters(), lr=lr)  # runs of a grid share all settings of the inner dynamics
         return pt.Tuner(problem, inner=pt.SGD(lr=2.0), inner_steps=100, outer=outer, objective=pt.PACBayes(0.1), seed=0)
 
-    found = pt.fit_grid(
-        build, {"lr": [0.0, 0.01, 0.3]}, outer_steps=steps, run_dir=folder, resume=True, progress=False, plain_steps=2
-    )
+    found = pt.fit_grid(build, {"lr": [0.0, 0.01, 0.3]}, outer_steps=steps, run_dir=folder, resume=True, progress=False)
     parts = [final(result) for result in found.results]
     return {
         "rows": [row for part in parts for row in part["rows"]],

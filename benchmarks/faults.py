@@ -103,8 +103,9 @@ def kill_once(folder: Path, plan: Plan, moment: random.Random, report: Report) -
     process = attempt(folder, plan)
     while process.is_alive() and _lines(folder) == begun:  # still importing
         time.sleep(POLL_SECONDS)
-    aimed, until = moment.random() < 0.5, _lines(folder) + 2 * moment.randint(0, MOST_STEPS)
-    while process.is_alive() and _lines(folder) < until:  # two lines for every outer step
+    lines = 2 * len(_paths(folder))  # of an outer step: a row and a plain row in every journal
+    aimed, until = moment.random() < 0.5, _lines(folder) + lines * moment.randint(0, MOST_STEPS)
+    while process.is_alive() and _lines(folder) < until:
         time.sleep(POLL_SECONDS)
     if not aimed:
         time.sleep(moment.uniform(0, LONGEST_SECONDS))

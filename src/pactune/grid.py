@@ -16,6 +16,7 @@ from pactune.fitting import Fit, FitSettings, Keep
 from pactune.objectives import AutoZeta
 from pactune.result import Result, Row
 from pactune.tracking.files import folder_inside
+from pactune.tracking.recorder import FolderRecorder, Pace, start_together
 from pactune.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def fit_grid(
         test = as_source(test, role="test", device=tuners[0].problem.device)  # one for all, so that it is read once
     with progress_for(progress, total=outer_steps * len(cells)) as shown:
         listeners = (*as_callbacks(callbacks), shown)
-        fits = []
+        fits, pace = list[Fit](), Pace()
         for cell, tuner in zip(cells, tuners, strict=True):
             settings = FitSettings(
                 outer_steps=outer_steps,
@@ -130,8 +131,9 @@ def fit_grid(
             )
             folder = None if run_dir is None else folder_inside(Path(run_dir), cell_name(cell))
             tuner.runner = runner
-            settings = tuner.recorded(settings, folder, resume=resume, together=len(cells))
+            settings = tuner.recorded(settings, folder, resume=resume, pace=pace)
             fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
+        start_together([fit.settings.recorder for fit in fits if isinstance(fit.settings.recorder, FolderRecorder)])
         results = drive([fit.rounds() for fit in fits], runner)
     return GridResult(cells, results)
 

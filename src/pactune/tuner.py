@@ -41,7 +41,7 @@ from pactune.result import Result
 from pactune.settings import check_settings
 from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run, parts_of
-from pactune.tracking.recorder import FolderRecorder, Recorder
+from pactune.tracking.recorder import FolderRecorder, Pace, Recorder
 from pactune.tracking.shared import SharedRecorder
 from pactune.trees import Params, clone
 
@@ -223,9 +223,9 @@ class Tuner:
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
 
     def recorded(
-        self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool, together: int = 1
+        self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool, pace: Pace | None = None
     ) -> FitSettings:
-        """Return the settings of a fit that is recorded in `run_dir`, one of several that run together."""
+        """Return the settings of a fit that is recorded in `run_dir`; runs of a grid share a pace of checkpoints."""
         if run_dir is None:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
@@ -236,9 +236,7 @@ class Tuner:
         if self.team.leader:
             described = describe_run(self, settings, test)
             parts = partial(parts_of, self)
-            folder: Recorder = FolderRecorder(
-                Path(run_dir), resume=resume, settings=described, parts=parts, together=together
-            )
+            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=described, parts=parts, pace=pace)
             recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
         else:
             recorder = SharedRecorder(Recorder(), self.team)

@@ -27,6 +27,7 @@ __all__ = [
     "list_checkpoints",
     "load_checkpoint",
     "save_checkpoint",
+    "step_of",
 ]
 
 FORMAT = 1
@@ -95,6 +96,15 @@ def _content(path: Path) -> tuple[dict[str, str], Params]:
     if not {"format", "state", "checksum"} <= set(metadata):
         raise DamagedError(f"{path.name} is not a checkpoint of pactune")
     return metadata, tensors
+
+
+def step_of(path: Path) -> int:
+    """Return the outer step of a checkpoint, by its name.
+
+    >>> step_of(checkpoint_path(Path("run"), 12))
+    12
+    """
+    return int(path.name.removeprefix(_STEM).removesuffix(_SUFFIX))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,7 @@ from pactune.tracking.checkpoint import (
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
+    step_of,
 )
 from pactune.tracking.files import folder_inside, has_content, make_folder
 from pactune.tracking.fingerprint import PARTS, differences, moved_parts
@@ -28,7 +30,7 @@ from pactune.tracking.run_folder import versions_of
 from pactune.tracking.schema import UnfitError
 from pactune.tracking.state_schema import check_document, check_state
 
-__all__ = ["FolderRecorder", "Recorder"]
+__all__ = ["FolderRecorder", "Pace", "Recorder", "start_together"]
 
 State = dict[str, Any]
 # Rows of the history as the journal calls them.
@@ -66,6 +68,52 @@ class Recorder:
         return self
 
 
+class Pace:
+    """Decides after which outer steps checkpoints are written.
+
+    Writing may take a small part of the time only. The runs of a grid share a pace and ask it after the same outer
+    step, so that all of them have checkpoints of the same steps and can be resumed together.
+    """
+
+    def __init__(self) -> None:
+        self._step, self._due, self._spent, self._wanted = -1, 0.0, 0.0, True
+
+    def is_due(self, step: int) -> bool:
+        """Whether checkpoints of this outer step are written: one answer for all runs."""
+        if step != self._step:
+            self._step, self._spent = step, 0.0
+            self._wanted = time.monotonic() >= self._due
+        return self._wanted
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Measure how long it takes to write one; the next pause depends on the sum over all runs."""
+        begun = time.monotonic()
+        yield
+        self._spent += time.monotonic() - begun
+        self._due = time.monotonic() + _pause(self._spent)
+
+
+def _pause(seconds: float) -> float:
+    """Return how long to do without checkpoints after some that took so long.
+
+    >>> _pause(0.02), _pause(2.0), _pause(30.0)
+    (0.0, 120.0, 600.0)
+    """
+    return 0.0 if seconds < SLOW else min(PAUSE * seconds, MOST_PAUSE)
+
+
+def start_together(recorders: Sequence[FolderRecorder]) -> None:
+    """Let runs resume from one outer step, the last of which all have a checkpoint.
+
+    Runs that are stacked round differently from runs that are alone. Where all go on from the same step, as they would
+    have without the interruption, their numbers are the same bit for bit.
+    """
+    steps = [step for recorder in recorders if (step := recorder.newest_step()) is not None]
+    for recorder in recorders if steps else ():
+        recorder.start_by(min(steps))
+
+
 class FolderRecorder(Recorder):
     """Keeps a journal and the last two checkpoints in a folder.
 
@@ -75,7 +123,7 @@ class FolderRecorder(Recorder):
         settings: what makes the run this run. A folder whose settings differ is refused.
         parts: `parts(checksums=…)` returns what the run's modules and losses are made of just now; it is compared too,
             except for what changes in training.
-        together: how many runs take turns in writing checkpoints, as the cells of a grid do.
+        pace: decides after which outer steps checkpoints are written; the runs of a grid share one.
 
     Raises:
         RunFolderError: the folder cannot be used.
@@ -88,16 +136,16 @@ class FolderRecorder(Recorder):
         resume: bool,
         settings: dict[str, Any],
         parts: Callable[..., Parts] | None = None,
-        together: int = 1,
+        pace: Pace | None = None,
     ) -> None:
-        self.folder, self._resume, self._together, self._parts = folder, resume, together, parts
+        self.folder, self._resume, self._pace, self._parts = folder, resume, pace or Pace(), parts
+        self._latest: int | None = None
         self._settings = settings if parts is None or PARTS in settings else {**settings, PARTS: parts(checksums=True)}
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
         self._moved: set[str] = set()
         self._written: dict[str, set[int]] = {}
         self._ahead: dict[str, dict[int, Row]] = {}
-        self._due = 0.0
         if has_content(folder / JOURNAL) or list_checkpoints(folder):
             self._check_early()
 
@@ -160,10 +208,10 @@ class FolderRecorder(Recorder):
         resumed run makes those steps again, and finds their rows written.
         """
         present = state()
-        if last or time.monotonic() >= self._due:
-            begun = time.monotonic()
-            save_checkpoint(self.folder, len(present["rows"]), self._document(present))
-            self._due = time.monotonic() + _pause(self._together * (time.monotonic() - begun))
+        step = len(present["rows"])
+        if last or self._pace.is_due(step):
+            with self._pace.timed():
+                save_checkpoint(self.folder, step, self._document(present))
         self._write_rows(present)
 
     def end(self, **fields: Any) -> None:
@@ -196,10 +244,30 @@ class FolderRecorder(Recorder):
             for start in [line for line in read_lines(self.folder) if line["kind"] == "start"][-1:]:
                 self._check(start)
 
+    def newest_step(self) -> int | None:
+        """Return the outer step of the newest checkpoint; None without one, or where the run ended by itself."""
+        ends = [line.get("status") for line in read_lines(self.folder) if line["kind"] in ("end", "resume")]
+        paths = list_checkpoints(self.folder)
+        return step_of(paths[0]) if paths and ends[-1:] not in (["converged"], ["diverged"]) else None
+
+    def start_by(self, step: int) -> None:
+        """Resume from the newest checkpoint that is not after this outer step, where there is one."""
+        self._latest = step
+
+    def _candidates(self) -> list[Path]:
+        """Return the checkpoints to resume from, the best first."""
+        paths = list_checkpoints(self.folder)
+        early = [path for path in paths if self._latest is None or step_of(path) <= self._latest]
+        if paths and not early:
+            logger.warning(
+                "%s lacks a checkpoint of step %s: its numbers may differ by rounding", self.folder, self._latest
+            )
+        return early or paths
+
     def _newest(self, device: torch.device) -> State | None:
         """Return the newest checkpoint that is whole and as pactune writes it."""
         damaged = []
-        for path in list_checkpoints(self.folder):
+        for path in self._candidates():
             try:
                 found: State = load_checkpoint(path, device)
                 check_document(found, path.name)
@@ -281,12 +349,3 @@ def _history(lines: list[Row], kind: str) -> dict[int, Row]:
 def _timeless(row: Row) -> dict[str, str]:
     """Return the numbers of a row as text, in which NaN equals itself."""
     return {name: repr(value) for name, value in row.items() if name not in ("kind", "time", "seconds")}
-
-
-def _pause(seconds: float) -> float:
-    """Return how long to do without a checkpoint after one that took so long.
-
-    >>> _pause(0.02), _pause(2.0), _pause(30.0)
-    (0.0, 120.0, 600.0)
-    """
-    return 0.0 if seconds < SLOW else min(PAUSE * seconds, MOST_PAUSE)

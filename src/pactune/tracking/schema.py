@@ -14,6 +14,7 @@ __all__ = [
     "check_row",
     "count",
     "finite",
+    "flag",
     "is_number",
     "listed",
     "mapping",
@@ -63,6 +64,11 @@ def finite(value: Any, where: str) -> None:
 def count(value: Any, where: str) -> None:
     """Take a whole number ≥ 0."""
     need(type(value) is int and 0 <= value <= LARGEST, where, "a whole number ≥ 0", value)
+
+
+def flag(value: Any, where: str) -> None:
+    """Take true or false."""
+    need(isinstance(value, bool), where, "true or false", value)
 
 
 def mapping(value: Any, where: str) -> None:

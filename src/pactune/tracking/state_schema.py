@@ -16,6 +16,7 @@ from pactune.tracking.schema import (
     check_row,
     count,
     finite,
+    flag,
     is_number,
     listed,
     mapping,
@@ -204,6 +205,7 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "last": optional(_pair(shapes.hyper)),
         "lane": shapes.lane(),
         "plain_lane": shapes.lane(),
+        "stateful": flag,
     }
     run = {
         "rows": _tuned_rows,
