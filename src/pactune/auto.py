@@ -181,7 +181,7 @@ def _folds(tuner: Tuner, rule: AutoZeta) -> list[_Fold]:
     def parts(source: Source, role: str) -> list[Tensor]:
         if source.rows < rule.folds:
             raise SettingError(f'`zeta="auto"` needs at least folds={rule.folds} {role} rows, got {source.rows}')
-        order = torch.randperm(source.rows, generator=streams.generator("folds", role))
+        order = torch.randperm(source.rows, generator=streams.generator("folds", role), device="cpu")
         return list(order.tensor_split(rule.folds))
 
     def without(pieces: list[Tensor], k: int) -> Tensor:
@@ -189,7 +189,7 @@ def _folds(tuner: Tuner, rule: AutoZeta) -> list[_Fold]:
 
     valid = parts(problem.valid, "validation")
     if rule.judge == "valid":
-        every = torch.arange(problem.train.rows)
+        every = torch.arange(problem.train.rows, device="cpu")
         return [_Fold(every, without(valid, k), [problem.valid.subset(valid[k])]) for k in range(rule.folds)]
     train = parts(problem.train, "training")
     return [

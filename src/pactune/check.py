@@ -81,7 +81,8 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     probes = [_direction(hyper, Streams(seed), i) for i in range(directions)]
     estimate = torch.stack([dot(gradient, v) for v in probes])
     exact_plan = replace(plan, risk_estimator=Truncated(plan.inner_steps), path_estimator=Windowed(plan.inner_steps))
-    here = path_sums(plan, paths, hyper) if plan.trajectory.objective.has_path else torch.zeros(0)
+    has_path = plan.trajectory.objective.has_path
+    here = path_sums(plan, paths, hyper) if has_path else estimate.new_zeros(0)
     promised = torch.stack([_difference(plan, paths, here, hyper, v) for v in probes])
     exact = torch.stack([_difference(exact_plan, paths, here, hyper, v) for v in probes])
     promises = tuner.inner.differentiable and not isinstance(tuner.risk_estimator, Implicit)
@@ -124,7 +125,7 @@ def _difference(plan: Plan, paths: list[Path], here: Tensor, hyper: Params, v: P
 def _direction(hyper: Params, streams: Streams, index: int) -> Params:
     generator = streams.generator("direction", index)
     drawn = {
-        name: torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.device)
+        name: torch.randn(value.shape, generator=generator, dtype=torch.float64, device="cpu").to(value.device)
         for name, value in hyper.items()
     }
     return scale(1 / norm(drawn), drawn)

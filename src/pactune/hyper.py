@@ -182,7 +182,7 @@ class ExampleWeights(nn.Module):
         super().__init__()
         if rows < 1:
             raise SettingError(f"`rows` must be the number of training examples, at least 1, got {rows}")
-        self.logits = nn.Parameter(torch.zeros(rows))
+        self.logits = nn.Parameter(torch.zeros(rows, device=torch.get_default_device()))
 
     def weights(self) -> Tensor:
         """Return the weights of all examples. Shape (rows,)."""

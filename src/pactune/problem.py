@@ -294,7 +294,7 @@ class Problem:
 
         def read() -> Params:
             found = {"": closure(self.model, self.hyper, batch), **self._losses.metrics(self.model, batch)}
-            return {name: torch.as_tensor(value) for name, value in found.items()}
+            return {name: torch.as_tensor(value, device=self.device) for name, value in found.items()}
 
         names = self._names
         return call_with([(names.params, params), (names.hyper, hyper), (names.buffers, buffers)], read)
@@ -313,7 +313,7 @@ class Problem:
             if self._losses.knows_rows:
                 parts = [self._losses.rows(self.model, batch) for batch in source.evaluation()]
                 return torch.cat(parts).double().cpu()
-            blocks = torch.arange(source.rows).tensor_split(min(source.rows, MOST_BLOCKS))
+            blocks = torch.arange(source.rows, device="cpu").tensor_split(min(source.rows, MOST_BLOCKS))
             batches = (next(source.subset(block).epoch()) for block in blocks)
             return torch.stack([self._losses.valid(self.model, self.hyper, b) for b in batches]).double().cpu()
 

@@ -58,7 +58,7 @@ class HoldOut(Claim):
 
     def measure(self) -> Evidence:
         """Return the mean loss on the fresh rows."""
-        mark, total = self._mark, torch.zeros((), dtype=torch.float64)
+        mark, total = self._mark, torch.zeros((), dtype=torch.float64, device="cpu")
         training = self.model.training
         self.model.eval()
         try:
@@ -79,7 +79,7 @@ class HoldOut(Claim):
     def _mark(self) -> DataMark:
         if isinstance(self.sample, DataMark):
             return self.sample
-        device = next(self.model.parameters(), torch.zeros(())).device
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         return DataMark("the fresh sample", as_source(self.sample, role="fresh", device=device))
 
     def _touches(self, thing: str) -> list[str]:

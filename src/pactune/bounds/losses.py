@@ -82,7 +82,7 @@ def mean_losses(problem: Problem, params: Params, source: Source, loss: BoundedL
         source: the sample.
         loss: what is averaged.
     """
-    total, rows = torch.zeros((), dtype=torch.float64), 0
+    total, rows = torch.zeros((), dtype=torch.float64, device="cpu"), 0
     with torch.no_grad():
         for batch in source.evaluation():
 

@@ -34,8 +34,8 @@ def read_samples(path: Path) -> list[tuple[Tensor, Tensor]]:
         raise DataError(f"x_train and x_valid must have the same columns, got {columns[0]} and {columns[1]}")
     return [
         (
-            torch.as_tensor(held[f"x_{part}"], dtype=torch.float32).flatten(1),
-            torch.as_tensor(held[f"y_{part}"].astype("int64")),
+            torch.as_tensor(held[f"x_{part}"], dtype=torch.float32, device="cpu").flatten(1),
+            torch.as_tensor(held[f"y_{part}"].astype("int64"), device="cpu"),
         )
         for part in ("train", "valid")
     ]

@@ -60,15 +60,16 @@ class Indexed(Source):
         """Return all rows as one batch, made once."""
         if self._full is None:
             with seeded(0) if self.draws else nullcontext():
-                self._full = self._make(torch.arange(self.rows))
+                self._full = self._make(torch.arange(self.rows, device="cpu"))
         return self._full
 
     def _permutation(self, epoch: int, streams: Streams, role: str) -> Tensor:
         if not self._shuffle:
-            return torch.arange(self.rows)
+            return torch.arange(self.rows, device="cpu")
         key = streams.key("order", role, epoch)
         if self._order is None or self._order[0] != key:
-            self._order = (key, torch.randperm(self.rows, generator=torch.Generator().manual_seed(key)))
+            generator = torch.Generator("cpu").manual_seed(key)
+            self._order = (key, torch.randperm(self.rows, generator=generator, device="cpu"))
         return self._order[1]
 
     def batch(self, step: int, streams: Streams, role: str, lane: str = "") -> Batch:
@@ -96,7 +97,7 @@ class Indexed(Source):
             yield self._whole()
             return
         for start in range(0, self.rows, size):
-            yield self._make(torch.arange(start, min(start + size, self.rows)))
+            yield self._make(torch.arange(start, min(start + size, self.rows), device="cpu"))
 
     def fingerprint(self) -> str:
         """Return the sizes."""
@@ -130,7 +131,7 @@ class TensorRows(Indexed):
         self._tensors = tuple(tensors)
 
     def _take(self, index: Tensor) -> tuple[Tensor, ...]:
-        if len(index) == self.rows and bool(torch.equal(index, torch.arange(self.rows))):
+        if len(index) == self.rows and torch.equal(index, torch.arange(self.rows, device="cpu")):
             return self._tensors
         return tuple(tensor[index.to(tensor.device)] for tensor in self._tensors)
 

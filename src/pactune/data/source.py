@@ -120,10 +120,13 @@ def count_rows(data: Any) -> int:
 
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """Seed what a data set or sampler draws from torch's global generator, and put the generator back."""
-    cpu = torch.device("cpu")
-    with forked_rng(cpu):
-        seed_forward(cpu, key)
+    """Seed what a data set or sampler draws from torch's global generators, and put the generators back.
+
+    A sampler makes its tensors on the default device and draws from that device's generator.
+    """
+    device = torch.get_default_device()
+    with forked_rng(device):
+        seed_forward(device, key)
         yield
 
 

@@ -38,7 +38,7 @@ class TorchOptim(Dynamics):
     @property
     def lr(self) -> Schedule:  # type: ignore[override]
         """The learning rate the factory sets."""
-        return float(self._optimizer([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"])
+        return float(self._optimizer([torch.zeros(1, requires_grad=True, device="cpu")]).param_groups[0]["lr"])
 
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1} and the optimizer's memory, as tensors by slot and parameter name."""

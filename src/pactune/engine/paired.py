@@ -42,7 +42,7 @@ class PairedChains:
 
     def __post_init__(self) -> None:
         for name in ("lr", "inverse_temperature"):
-            value = torch.as_tensor(getattr(self, name), dtype=torch.float64)
+            value = torch.as_tensor(getattr(self, name), dtype=torch.float64, device="cpu")
             if not bool(((value > 0) & value.isfinite()).all()):
                 raise SettingError(f"`{name}` must be positive and finite, got {getattr(self, name)!r}")
         if self.steps < 0:
@@ -78,7 +78,7 @@ class Paths(NamedTuple):
 
     @property
     def _rate(self) -> Tensor:
-        lr, tau = (torch.as_tensor(value, dtype=torch.float64) for value in _both(self.chains))
+        lr, tau = (torch.as_tensor(value, dtype=torch.float64, device="cpu") for value in _both(self.chains))
         return (lr * tau).to(self.squares.device)
 
     def pick(self, chains: slice) -> Paths:
@@ -140,7 +140,7 @@ def run_pairs(
 
 def _per_chain(chains: PairedChains, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return η and √(2η/τ), one per chain or one for all."""
-    lr, tau = (torch.as_tensor(value, dtype=torch.float64) for value in _both(chains))
+    lr, tau = (torch.as_tensor(value, dtype=torch.float64, device="cpu") for value in _both(chains))
     return lr.to(like), (2 * lr / tau).sqrt().to(like)
 
 

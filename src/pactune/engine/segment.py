@@ -119,7 +119,7 @@ class Feed:
         self._steady = problem.steady and not trajectory.dynamics.uses_noise
         self._known: dict[int, tuple[Flat, Shape]] = {}
         self._numbers = {
-            name: torch.tensor([row[name] for row in table], dtype=problem.dtype).to(problem.device)
+            name: torch.tensor([row[name] for row in table], dtype=problem.dtype, device=problem.device)
             for name in (table[0] if table else ())
         }
 

@@ -154,8 +154,9 @@ def _claim(grid: Grid, problem: Problem, posterior: str, initial: Initial | None
 def _run(grid: Grid, claim: TrainSide, cells: list[_Cell]) -> list[Paths]:
     """Run M chains of every cell at once."""
     rows = claim.sample.size
-    lr = torch.tensor([cell.lr for cell in cells], dtype=torch.float64).repeat_interleave(grid.models)
-    tau = torch.tensor([cell.beta * rows for cell in cells], dtype=torch.float64).repeat_interleave(grid.models)
+    lr = torch.tensor([cell.lr for cell in cells], dtype=torch.float64, device="cpu").repeat_interleave(grid.models)
+    betas = torch.tensor([cell.beta for cell in cells], dtype=torch.float64, device="cpu")
+    tau = (betas * rows).repeat_interleave(grid.models)
     start = {name: value.repeat(len(cells), *[1] * (value.ndim - 1)) for name, value in claim.start().items()}
     chains = PairedChains(lr, tau, max(grid.steps))
     return run_pairs(chains, start, claim.drifts(), Streams(grid.seed), record_at=grid.steps)
@@ -206,7 +207,7 @@ def train_on(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     generator = Streams(seed).generator("order")
     for _ in range(epochs):
-        order = torch.randperm(len(x), generator=generator).to(x.device)
+        order = torch.randperm(len(x), generator=generator, device="cpu").to(x.device)
         for first in range(0, len(x), 128):
             at = order[first : first + 128]
             optimizer.zero_grad(set_to_none=True)

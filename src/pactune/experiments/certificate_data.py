@@ -48,8 +48,8 @@ def split_digits(train: int, valid: int, seed: int) -> Split:
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
-    order = torch.randperm(len(pixels), generator=Streams(seed).generator("certificate digits"))
-    x, y = torch.as_tensor(pixels, dtype=torch.float32)[order] / 16, torch.as_tensor(labels)[order]
+    order = torch.randperm(len(pixels), generator=Streams(seed).generator("certificate digits"), device="cpu")
+    x, y = torch.from_numpy(pixels).float()[order] / 16, torch.from_numpy(labels)[order]
     cuts = (slice(0, train), slice(train, train + valid), slice(train + valid, None))
     return Split(*((x[cut], y[cut]) for cut in cuts))
 
@@ -57,7 +57,7 @@ def split_digits(train: int, valid: int, seed: int) -> Split:
 def split_mnist(folder: Path, train: int, valid: int, seed: int) -> Split:
     """Split the 60,000 training images at random; the test images are the test set. Pixels in [0, 1]."""
     x, y, test_x, test_y = read_mnist(folder)
-    order = torch.randperm(len(x), generator=Streams(seed).generator("certificate mnist"))
+    order = torch.randperm(len(x), generator=Streams(seed).generator("certificate mnist"), device="cpu")
     first, second = order[:train], order[train : train + valid]
     return Split((x[first], y[first]), (x[second], y[second]), (test_x, test_y))
 

@@ -104,14 +104,15 @@ def run_coverage(study: CoverageStudy) -> Coverage:
     streams = Streams(study.seed)
     train, valid = _draw(study, streams, "train"), _draw(study, streams, "valid")
     count = study.repetitions * study.models
-    start = {"w": torch.zeros(count, study.dimensions, dtype=torch.float64)}
+    start = {"w": torch.zeros(count, study.dimensions, dtype=torch.float64, device="cpu")}
     chains = PairedChains(study.lr, study.inverse_temperature, study.steps)
     paths = run_pairs(chains, start, _drifts(study, train, valid), streams)[0]
     w = paths.params["w"].view(study.repetitions, study.models, study.dimensions)
     logs = paths.log_ratios.view(study.repetitions, study.models)
     bound_sample = train if "train" in study.mode or study.mode == "union" else valid
     empirical, risk = bound_sample.errors(w), _true_error(study, w)
-    values = torch.tensor([_value(study, e, r) for e, r in zip(empirical.tolist(), logs.mean(1).tolist(), strict=True)])
+    pairs = zip(empirical.tolist(), logs.mean(1).tolist(), strict=True)
+    values = torch.tensor([_value(study, e, r) for e, r in pairs], device="cpu")
     moments = torch.exp(-logs).mean(1)
     return Coverage(
         violations=int((risk > values).sum()),
@@ -133,14 +134,15 @@ def _value(study: CoverageStudy, empirical: float, log_ratio: float) -> float:
 def _draw(study: CoverageStudy, streams: Streams, name: str) -> _Sample:
     generator = streams.generator("coverage", name)
     shape = (study.repetitions, study.rows)
-    y = torch.randint(0, 2, shape, generator=generator).double() * 2 - 1
-    x = torch.randn(*shape, study.dimensions, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 2, shape, generator=generator, device="cpu").double() * 2 - 1
+    x = torch.randn(*shape, study.dimensions, generator=generator, dtype=torch.float64, device="cpu")
     x[..., 0] += study.separation * y
     return _Sample(x, y)
 
 
 def _drifts(study: CoverageStudy, train: _Sample, valid: _Sample) -> Drifts:
-    decay = _tuned_decay(study.decay, train, valid)[:, None] if "validation" in study.mode else torch.zeros(())
+    tuned = "validation" in study.mode
+    decay = _tuned_decay(study.decay, train, valid)[:, None] if tuned else torch.zeros((), device="cpu")
 
     def drifts(params: Params) -> tuple[Params, Params]:
         flat = params["w"]

@@ -157,4 +157,4 @@ def _digits() -> Images:
 
 
 def _pair(pixels: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> Pair:
-    return torch.tensor(pixels), torch.tensor(labels, dtype=torch.int64)
+    return torch.tensor(pixels, device="cpu"), torch.tensor(labels, dtype=torch.int64, device="cpu")

@@ -67,8 +67,8 @@ def load_digits(rows: int, seed: int) -> Digits:
     pixels, labels = load(return_X_y=True)
     if not 10 <= rows <= len(pixels) // 4:
         raise SettingError(f"`rows` must be between 10 and {len(pixels) // 4}, got {rows}")
-    order = torch.randperm(len(pixels), generator=Streams(seed).generator("digits"))
-    x, y = torch.as_tensor(pixels, dtype=torch.float32)[order] / 16, torch.as_tensor(labels)[order]
+    order = torch.randperm(len(pixels), generator=Streams(seed).generator("digits"), device="cpu")
+    x, y = torch.from_numpy(pixels).float()[order] / 16, torch.from_numpy(labels)[order]
     parts = [slice(0, rows), slice(rows, 2 * rows), slice(2 * rows, None)]
     return Digits(*((x[part], y[part]) for part in parts))
 

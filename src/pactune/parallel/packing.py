@@ -64,7 +64,7 @@ def digest(value: object) -> int:
     def note(tensor: Tensor) -> Tensor:
         found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
         found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return torch.empty(0)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")  # its text names neither device nor default type
 
     found.update(repr(map_tensors(value, note)).encode())
     return int.from_bytes(found.digest(), "little") >> 1

@@ -173,8 +173,9 @@ def _adds_up(problem: Problem, risk: Risk, hyper: Params, batch: Batch, parts: l
 
 def _beside(hyper: Params) -> Params:
     """Return another λ near this one, always the same."""
-    generator = torch.Generator().manual_seed(0)
-    return {
-        name: value + 0.1 * (1 + value.abs()) * torch.randn(value.shape, generator=generator).to(value)
-        for name, value in hyper.items()
-    }
+    generator = torch.Generator("cpu").manual_seed(0)
+
+    def drawn(value: Tensor) -> Tensor:
+        return torch.randn(value.shape, generator=generator, dtype=torch.float32, device="cpu").to(value)
+
+    return {name: value + 0.1 * (1 + value.abs()) * drawn(value) for name, value in hyper.items()}

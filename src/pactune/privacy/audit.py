@@ -49,7 +49,8 @@ def membership_audit(with_row: Tensor, without_row: Tensor, delta: float, confid
     if half < 100 or len(without_row) != len(with_row):
         raise SettingError(f"an audit needs the same number of outputs, at least 200, of each; got {len(with_row)}")
     choose, count = (with_row[:half], without_row[:half]), (with_row[half:], without_row[half:])
-    thresholds = choose[0].double().quantile(torch.linspace(0.02, 0.98, 49, dtype=torch.float64)).tolist()
+    levels = torch.linspace(0.02, 0.98, 49, dtype=torch.float64, device=with_row.device)
+    thresholds = choose[0].double().quantile(levels).tolist()
 
     def found(pair: tuple[Tensor, Tensor], threshold: float) -> float:
         hits, alarms = (int((scores > threshold).sum()) for scores in pair)

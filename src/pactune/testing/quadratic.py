@@ -35,11 +35,11 @@ class Quadratic:
         """Return random risks whose Hessians have eigenvalues between 0.5 and about 2."""
 
         def hessian() -> Tensor:
-            root = torch.randn(size, 2 * size, generator=generator, dtype=torch.float64)
-            return root @ root.T / (4 * size) + 0.5 * torch.eye(size, dtype=torch.float64)
+            root = torch.randn(size, 2 * size, generator=generator, dtype=torch.float64, device=generator.device)
+            return root @ root.T / (4 * size) + 0.5 * torch.eye(size, dtype=root.dtype, device=root.device)
 
         def vector() -> Tensor:
-            return torch.randn(size, generator=generator, dtype=torch.float64)
+            return torch.randn(size, generator=generator, dtype=torch.float64, device=generator.device)
 
         return cls(hessian(), vector(), hessian(), vector())
 
@@ -97,7 +97,7 @@ class QuadraticRun:
         value = self.problem.valid_risk(final)
         slope = self.problem.B @ final - self.problem.c
         gradient = self._sensitivity(states, decay, risk.anchor(steps, steps), steps).T @ slope
-        total, total_gradient = torch.zeros((), dtype=theta.dtype), torch.zeros_like(theta)
+        total, total_gradient = theta.new_zeros(()), torch.zeros_like(theta)
         for t in range(steps):
             sensitivity = self._sensitivity(states, decay, path.anchor(t, steps), t)
             delta = self._difference(states[t][0], decay)
@@ -110,7 +110,7 @@ class QuadraticRun:
     def _sensitivity(self, states: list[tuple[Tensor, Tensor]], decay: Tensor, anchor: int, t: int) -> Tensor:
         """Return dθ_t/dλ with (θ, u) held fixed at the anchor. Shape (m, m)."""
         size = len(decay)
-        S, U = torch.zeros(size, size, dtype=decay.dtype), torch.zeros(size, size, dtype=decay.dtype)
+        S, U = decay.new_zeros(size, size), decay.new_zeros(size, size)
         for step in range(anchor, t):
             U = self.momentum * U + (self.problem.A + torch.diag(decay)) @ S + torch.diag(states[step][0])
             S = S - self.lr * U

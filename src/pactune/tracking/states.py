@@ -123,7 +123,7 @@ def _restored(document: dict[str, Any], tensors: Params, device: torch.device) -
     if stride is not None:
         if not _is_dense(value, stride):
             raise ValueError(f"a tensor of shape {tuple(value.shape)} cannot have the strides {str(stride)[:80]}")
-        value = torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
+        value = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(value)
     return value.to(device) if there else value
 
 
