@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.errors import SettingError
+from pactune.modules import as_ordinary
 from pactune.trees import Params, mul
 
 __all__ = ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"]
@@ -43,7 +44,7 @@ class _PerParameter(nn.Module):
         super().__init__()
         if per not in ("element", "tensor", "global"):
             raise SettingError(f'`per` must be "element", "tensor" or "global", got {per!r}')
-        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        trainable = {n: p for n, p in as_ordinary("model", model).named_parameters() if p.requires_grad}
         if not trainable:
             raise SettingError(f"{type(model).__name__} has no trainable parameter to attach hyperparameters to")
         self.per = per
@@ -154,7 +155,7 @@ class Initialization(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        trainable = {n: p for n, p in as_ordinary("model", model).named_parameters() if p.requires_grad}
         self.values = nn.ParameterDict({_key(n): nn.Parameter(p.detach().clone()) for n, p in trainable.items()})
 
     def initial(self, params: Params) -> Params:

@@ -2,18 +2,77 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from pactune.errors import SettingError
+from pactune.errors import SettingError, warn_user
 from pactune.streams import forked_rng, seed_forward
 from pactune.swap import Places, owner
 from pactune.trees import Params
 
-__all__ = ["Names", "evaluating", "mode"]
+__all__ = ["Names", "as_ordinary", "evaluating", "mode", "refuse_torchscript", "uncompiled", "warn_if_compiled"]
+
+
+def as_ordinary(name: str, given: object) -> nn.Module:
+    """Return a module in which other tensors can stand in the place of its parameters.
+
+    Of a module that `torch.compile` returned it is the module inside. The two share their parameters and buffers.
+
+    Raises:
+        SettingError: no module, a module of TorchScript, or one with parameters that have no shape yet.
+    """
+    module = uncompiled(given)
+    if not isinstance(module, nn.Module):
+        raise SettingError(f"`{name}` must be an nn.Module, got {type(module).__name__}")
+    refuse_torchscript(name, module)
+    tensors = itertools.chain(module.named_parameters(), module.named_buffers())
+    shapeless = [path for path, tensor in tensors if is_lazy(tensor)]
+    if shapeless:
+        raise SettingError(
+            f"`{name}` must have parameters with a shape, got uninitialised {', '.join(shapeless)} of lazy modules; "
+            "call the model on one batch first"
+        )
+    return module
+
+
+def refuse_torchscript(name: str, module: nn.Module) -> None:
+    """Raise for a module of TorchScript, whose parameters and buffers cannot be replaced."""
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise SettingError(
+            f"`{name}` must be an ordinary nn.Module, got {type(module).__name__} with TorchScript inside, whose "
+            "parameters and buffers cannot be replaced; pass the module that was scripted or traced"
+        )
+
+
+def uncompiled(function: Any) -> Any:
+    """Return a function or module as it was before `torch.compile`; anything else as it is."""
+    original = getattr(function, "_orig_mod", None) or getattr(function, "_torchdynamo_orig_callable", None)
+    return function if original is None else original
+
+
+def warn_if_compiled(model: object) -> None:
+    """Say that tuning does without `torch.compile`."""
+    if uncompiled(model) is not model or (isinstance(model, nn.Module) and any(True for _ in _compiled_parts(model))):
+        warn_user(
+            "the model is compiled by torch.compile; tuning calls the module without the compiled code, which has no "
+            "second derivatives and would be compiled again for every tensor in the place of a parameter; "
+            '`engine="compiled"` compiles the inner steps'
+        )
+
+
+def _compiled_parts(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield the attributes by which `torch.compile` redirects a module's calls, with their values without it."""
+    for part in model.modules():
+        if "_orig_mod" in part._modules:  # torch.compile(module)
+            yield vars(part), "forward", part._modules["_orig_mod"]
+        if vars(part).get("_compiled_call_impl") is not None:  # module.compile()
+            yield vars(part), "_compiled_call_impl", None
 
 
 class Names:
@@ -40,6 +99,8 @@ class Names:
         for name, _ in model.named_buffers():
             self.buffers.add(name, *owner(model, name))
         self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
+        for part in (*_compiled_parts(model), *_compiled_parts(hyper)):
+            self.params.fix(*part)
 
     def parameters(self) -> Params:
         """Return θ, sharing its memory with the model."""
@@ -80,6 +141,19 @@ def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 @contextmanager
 def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Put the model into `eval()` mode without gradients and with fixed draws, and all back as it was afterwards."""
-    with mode(model, training=False), forked_rng(device), torch.no_grad():
+    with mode(model, training=False), _calling_itself(model), forked_rng(device), torch.no_grad():
         seed_forward(device, 0)
         yield
+
+
+@contextmanager
+def _calling_itself(model: nn.Module) -> Iterator[None]:
+    """Call a compiled model without its compiled code."""
+    before = [(store, attribute, store[attribute]) for store, attribute, _ in _compiled_parts(model)]
+    for store, attribute, plain in list(_compiled_parts(model)):
+        store[attribute] = plain
+    try:
+        yield
+    finally:
+        for store, attribute, value in before:
+            store[attribute] = value

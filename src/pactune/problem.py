@@ -16,7 +16,7 @@ from pactune.errors import DataError, PactuneError, SettingError
 from pactune.hooks import Hooks, holders
 from pactune.hyper import ExampleWeights
 from pactune.losses import Closure, Losses, Metrics, inputs_and_target
-from pactune.modules import Names, evaluating, mode
+from pactune.modules import Names, as_ordinary, evaluating, mode, uncompiled, warn_if_compiled
 from pactune.provenance import DataMark
 from pactune.streams import forked_rng
 from pactune.swap import call_with
@@ -47,7 +47,8 @@ class Problem:
     `valid_loss(model, batch, hyper)`, where `model` is called as usual and `hyper` is any module.
 
     Args:
-        model: any `nn.Module`. Its trainable parameters are θ; frozen ones stay as they are.
+        model: any `nn.Module`. Its trainable parameters are θ; frozen ones stay as they are. Of a model that
+            `torch.compile` returned, tuning uses the module inside, without compiled code.
         hyper: an `nn.Module` whose parameters are λ. It may also be a part of the model.
         train: tensors `(x, y)`, a `Dataset` or a `DataLoader`.
         valid: the same, for the validation set.
@@ -86,9 +87,10 @@ class Problem:
         valid_batch_size: int | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        _check_modules(model, hyper)
+        warn_if_compiled(model)
+        model, hyper = as_ordinary("model", model), as_ordinary("hyper", hyper)
         weigher = _weigher(hyper) if loss is not None else None
-        self._losses = Losses(loss, train_loss, valid_loss, metrics, weigher)
+        self._losses = Losses(*map(uncompiled, (loss, train_loss, valid_loss, metrics)), weigher)
         self.model, self.hyper = model, hyper
         self._names, self._hooks = Names(model, hyper), Hooks(hyper)
         self.device, self.dtype = self._names.place()
@@ -366,9 +368,3 @@ def _check_weights(weigher: object, rows: int) -> None:
         raise SettingError(
             f"`hyper` has {len(weigher.logits)} example weights and `train` {rows} rows; use ExampleWeights(rows)"
         )
-
-
-def _check_modules(model: object, hyper: object) -> None:
-    for name, value in (("model", model), ("hyper", hyper)):
-        if not isinstance(value, nn.Module):
-            raise SettingError(f"`{name}` must be an nn.Module, got {type(value).__name__}")

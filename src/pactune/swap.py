@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from pactune.trees import Params
 
 __all__ = ["Places", "call_with"]
 
 T = TypeVar("T")
-Store = dict[str, Tensor | None]
+Store = dict[str, Any]
 
 
 class Places:
@@ -24,19 +24,26 @@ class Places:
 
     def __init__(self) -> None:
         self._places: list[tuple[str, Store, str]] = []
+        self._fixed: list[tuple[Store, str, Any]] = []
+
+    def fix(self, store: Store, attribute: str, value: Any) -> None:
+        """Note an attribute that is to have this value in every call, whatever tensors are put in place."""
+        self._fixed.append((store, attribute, value))
 
     def add(self, name: str, module: nn.Module, attribute: str) -> None:
         """Note that `module.attribute` is the tensor called `name`."""
-        store = module._parameters if attribute in module._parameters else module._buffers
-        self._places.append((name, cast(Store, store), attribute))
+        store: Store = module._parameters if attribute in module._parameters else module._buffers
+        self._places.append((name, store, attribute))
 
     def tensors(self) -> Params:
         """Return what is in place, by name."""
         return {name: tensor for name, store, attribute in self._places if (tensor := store[attribute]) is not None}
 
-    def put(self, tensors: Params) -> list[tuple[Store, str, Tensor | None]]:
+    def put(self, tensors: Params) -> list[tuple[Store, str, Any]]:
         """Put tensors in place; return what was there."""
-        before = []
+        before = [(store, attribute, store[attribute]) for store, attribute, _ in self._fixed]
+        for store, attribute, value in self._fixed:
+            store[attribute] = value
         for name, store, attribute in self._places:
             if name in tensors:
                 before.append((store, attribute, store[attribute]))
@@ -59,7 +66,7 @@ def call_with(parts: Iterable[tuple[Places, Params]], function: Callable[[], T],
         function: what to call.
         collect: places whose tensors the function may assign anew; its entry of `parts` is updated.
     """
-    before: list[tuple[Store, str, Tensor | None]] = []
+    before: list[tuple[Store, str, Any]] = []
     parts = list(parts)
     try:
         for places, tensors in parts:

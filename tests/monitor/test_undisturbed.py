@@ -160,3 +160,15 @@ def test_half_precision_parameters_are_summed_in_float32() -> None:
     assert found is not None
     assert found.dtype == torch.float64
     assert float(found) > 0
+
+
+def test_lazy_modules_are_measured_once_they_have_shapes() -> None:
+    """The monitor may be made before the first batch gives a lazy module its shapes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.Linear(5, 3))
+    early = pt.CoherenceMonitor(model, F.cross_entropy)
+    F.cross_entropy(model(X[:20]), Y[:20]).backward()
+    late = pt.CoherenceMonitor(model, F.cross_entropy)
+    for monitor in (early, late):
+        monitor.step(None, (X[20:], Y[20:]))
+    assert early.total == late.total > 0

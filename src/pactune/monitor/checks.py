@@ -9,6 +9,7 @@ from typing import TypeGuard
 from torch import Tensor, nn
 
 from pactune.errors import DivergenceError, SettingError
+from pactune.modules import refuse_torchscript
 from pactune.objectives import PACBayes
 
 __all__ = [
@@ -42,6 +43,7 @@ def check_modules(model: object, loss: object, batch_loss: object) -> None:
         raise SettingError(f"`model` must be an nn.Module, got {type(model).__name__}")
     if type(model).__name__ in ("FullyShardedDataParallel", "FSDP"):
         raise SettingError("`model` must not be sharded: no process of FSDP has a whole gradient; use DDP")
+    refuse_torchscript("model", model)
     if (loss is None) == (batch_loss is None):
         raise SettingError("pass either `loss(prediction, target)` or `batch_loss(model, batch)`")
     for name, value in (("loss", loss), ("batch_loss", batch_loss)):
