@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pactune.errors import SettingError
+from pactune.errors import SettingError, warn_user
 
 if TYPE_CHECKING:
     from pactune.result import Result
     from pactune.tuner import Tuner
 
-__all__ = ["Callback", "ProgressBar", "ProgressLines", "as_callbacks", "progress_for"]
+__all__ = ["Callback", "ProgressBar", "ProgressLines", "as_callbacks", "progress_for", "report_error"]
 
 Row = dict[str, Any]
 
@@ -43,7 +43,13 @@ class Callback:
         """After an outer step of the plain run, while the model and the hyper module hold its values."""
 
     def on_fit_end(self, tuner: Tuner, result: Result) -> None:
-        """At the end, however it came."""
+        """At the end: done, converged, stopped, interrupted or diverged. `result.status` says which."""
+
+    def on_fit_error(self, tuner: Tuner, error: BaseException) -> None:
+        """When any other error ends the run, also one that another listener raised; close what is open here.
+
+        The error is raised afterwards. The run may have failed before `on_fit_begin`.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know of this listener: numbers, texts, tensors and containers of them.
@@ -98,6 +104,15 @@ def as_callbacks(given: object) -> tuple[Callback, ...]:
     if isinstance(given, Callback) or not all(isinstance(listener, Callback) for listener in listeners):
         raise SettingError(f"`callbacks` must be a list of Callback objects, got {given!r}")
     return listeners
+
+
+def report_error(listeners: Iterable[Callback], tuner: Tuner, error: BaseException) -> None:
+    """Tell every listener of an error. A listener that fails now only causes a warning and hides no error."""
+    for listener in listeners:
+        try:
+            listener.on_fit_error(tuner, error)
+        except Exception as another:
+            warn_user(f"{type(listener).__name__}.on_fit_error failed: {another!r}")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pactune.callbacks import Callback
+from pactune.callbacks import Callback, report_error
 from pactune.data import Source, as_source
 from pactune.engine import (
     Lane,
@@ -111,6 +111,18 @@ class Fit:
 
     def rounds(self) -> Rounds[Result]:
         """Do the same, and leave it to the caller to run the rounds."""
+        try:
+            result, failure = yield from self._recorded_rounds()
+            for listener in self.settings.callbacks:
+                listener.on_fit_end(self.tuner, result)
+        except BaseException as error:
+            report_error(self.settings.callbacks, self.tuner, error)
+            raise
+        if failure is not None and self.settings.on_divergence == "raise":
+            raise DivergenceError(str(failure), result) from failure
+        return result
+
+    def _recorded_rounds(self) -> Rounds[tuple[Result, DivergenceError | None]]:
         with self.tuner.problem.training_mode():
             self.tuner.prepare(self.plan.zeta if self._relative is None else 1.0)
             self.tuner.check_ranks(
@@ -123,11 +135,7 @@ class Fit:
                 status, failure = yield from self._loop(resumed=saved is not None)
                 result = self._result(status)
                 recorder.end(**_ending(result, failure))
-        for listener in self.settings.callbacks:
-            listener.on_fit_end(self.tuner, result)
-        if failure is not None and self.settings.on_divergence == "raise":
-            raise DivergenceError(str(failure), result) from failure
-        return result
+        return result, failure
 
     def _loop(self, *, resumed: bool) -> Rounds[tuple[Status, DivergenceError | None]]:
         begun = time.perf_counter() - (self.rows[-1]["seconds"] if self.rows else 0.0)

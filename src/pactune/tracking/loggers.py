@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from importlib import import_module
 from pathlib import Path
@@ -17,18 +18,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"]
 
+ENDING = ("status", "kept_step", "verdict", "error")  # what a run's end may be told by
+SEND_SECONDS = 1.0  # MLflow is told at most this often
+SEND_SHARE = 20.0  # and so rarely that sending takes at most one part in so many
+MOST_METRICS = 1000  # in one call, by MLflow's own limit
+
 
 class Logger(Callback, ABC):
     """Logs every number of a history: those of the tuned run by their name, those of plain training as `plain/…`.
 
-    To add one, subclass and write `log`, and `open` and `close` where there is something to open.
+    To add one, subclass and write `log`, and `open` and `close` where there is something to open. A log that was opened
+    is closed once, also when an error ends the run, no matter who raised it.
     """
+
+    _is_open = False
 
     def on_fit_begin(self, tuner: Tuner, outer_steps: int) -> None:
         """Open the log."""
         settings = {"inner": repr(tuner.inner), "inner_steps": tuner.inner_steps, "objective": repr(tuner.objective)}
         settings |= {"hypergradient": repr(tuner.risk_estimator), "path_hypergradient": repr(tuner.path_estimator)}
         settings |= {"chains": tuner.chains, "restart": tuner.restart, "online": tuner.online, "seed": tuner.seed}
+        self._is_open = True
         self.open({**settings, "outer": type(tuner.outer).__name__, "outer_steps": outer_steps})
 
     def on_outer_step(self, tuner: Tuner, row: Row) -> None:
@@ -43,7 +53,17 @@ class Logger(Callback, ABC):
 
     def on_fit_end(self, tuner: Tuner, result: Result) -> None:
         """Log how it ended, and close the log."""
-        self.close({"status": result.status, "kept_step": result.kept_step, "verdict": result.verdict})
+        self._close({"status": result.status, "kept_step": result.kept_step, "verdict": result.verdict})
+
+    def on_fit_error(self, tuner: Tuner, error: BaseException) -> None:
+        """Log the error, and close the log."""
+        status = "failed" if isinstance(error, Exception) else "interrupted"
+        self._close({"status": status, "error": f"{type(error).__name__}: {error}"})
+
+    def _close(self, ending: dict[str, Any]) -> None:
+        if self._is_open:
+            self._is_open = False
+            self.close(ending)
 
     def open(self, settings: dict[str, Any]) -> None:
         """Begin, or go on, with the run's settings."""
@@ -53,7 +73,7 @@ class Logger(Callback, ABC):
         """Log the numbers of an outer step."""
 
     def close(self, ending: dict[str, Any]) -> None:
-        """End, with status, kept step and verdict."""
+        """End, with `status`, `kept_step` and `verdict`; after an error with `status` and `error`."""
 
 
 class TensorBoardLogger(Logger):
@@ -99,6 +119,9 @@ class TensorBoardLogger(Logger):
 class MLflowLogger(Logger):
     """Logs to MLflow; needs `pip install 'pactune[mlflow]'`. A resumed run goes on in the same MLflow run.
 
+    Settings are parameters of the MLflow run. `outer_steps` is a tag, since a resumed run may have another number and
+    MLflow's parameters cannot change. Numbers are sent together about once a second, and at the end.
+
     Args:
         experiment: the experiment's name; it is made where there is none.
         tracking_uri: where; MLflow's own default when None.
@@ -106,41 +129,67 @@ class MLflowLogger(Logger):
     """
 
     def __init__(self, experiment: str = "pactune", *, tracking_uri: str | None = None, run_name: str | None = None):
-        self._client = _imported("mlflow", "mlflow").MlflowClient(tracking_uri=tracking_uri)
+        self._module = _imported("mlflow", "mlflow")
+        self._client = self._module.MlflowClient(tracking_uri=tracking_uri)
         self._experiment, self._name = experiment, run_name
         self._run: str | None = None
+        self._waiting: list[list[Any]] = []  # name, value, milliseconds and step of what was not sent yet
+        self._next = 0.0  # when to send
 
     def open(self, settings: dict[str, Any]) -> None:
         """Make a run, or go on with the one that was remembered."""
-        if self._run is not None:
-            self._client.update_run(self._run, status="RUNNING")
+        tags = {"outer_steps": settings["outer_steps"], "status": "running"}
+        if self._run is None:
+            found = self._client.get_experiment_by_name(self._experiment)
+            number = found.experiment_id if found else self._client.create_experiment(self._experiment)
+            self._run = self._client.create_run(number, run_name=self._name).info.run_id
+            fixed = {name: str(value) for name, value in settings.items() if name not in tags}
+            params = [self._module.entities.Param(name, value) for name, value in fixed.items()]
+            self._client.log_batch(self._run, params=params, tags=self._tags(tags))
             return
-        found = self._client.get_experiment_by_name(self._experiment)
-        number = found.experiment_id if found else self._client.create_experiment(self._experiment)
-        self._run = self._client.create_run(number, run_name=self._name).info.run_id
-        for name, value in settings.items():
-            self._client.log_param(self._run, name, value)
+        self._client.update_run(self._run, status="RUNNING")
+        for name in self._client.get_run(self._run).data.tags.keys() & set(ENDING):
+            self._client.delete_tag(self._run, name)
+        self._client.log_batch(self._run, tags=self._tags(tags))
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Log metrics; MLflow has no NaN in some stores, so only finite numbers go there."""
-        for name, value in values.items():
-            if math.isfinite(value):
-                self._client.log_metric(self._run, name, value, step=step)
+        now = int(time.time() * 1000)
+        self._waiting += [[name, value, now, step] for name, value in values.items() if math.isfinite(value)]
+        if time.monotonic() >= self._next:
+            self._send()
 
     def close(self, ending: dict[str, Any]) -> None:
-        """Log the ending as tags and end the run."""
-        for name, value in ending.items():
-            self._client.set_tag(self._run, name, str(value))
-        status = {"interrupted": "KILLED", "diverged": "FAILED"}.get(ending["status"], "FINISHED")
-        self._client.set_terminated(self._run, status=status)
+        """Send what waits, log the ending as tags and end the run."""
+        if self._run is None:
+            return
+        status = {"interrupted": "KILLED", "diverged": "FAILED", "failed": "FAILED"}.get(ending["status"], "FINISHED")
+        try:
+            self._send()
+            self._client.log_batch(self._run, tags=self._tags(ending))
+        finally:
+            self._client.set_terminated(self._run, status=status)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which run it is."""
-        return {"run": self._run} if self._run else {}
+        """Return which run it is, and the numbers that it has not been sent."""
+        return {"run": self._run, "waiting": [*self._waiting]} if self._run else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with that run."""
-        self._run = state["run"]
+        self._run, self._waiting = state["run"], list(state["waiting"])
+
+    def _send(self) -> None:
+        """Send all that waits. One call for many numbers costs about as much as one call for one."""
+        begun = time.monotonic()
+        while self._waiting:
+            metrics = [self._module.entities.Metric(*entry) for entry in self._waiting[:MOST_METRICS]]
+            self._client.log_batch(self._run, metrics=metrics)
+            del self._waiting[:MOST_METRICS]
+        ended = time.monotonic()
+        self._next = ended + max(SEND_SECONDS, SEND_SHARE * (ended - begun))
+
+    def _tags(self, values: dict[str, Any]) -> list[Any]:
+        return [self._module.entities.RunTag(name, str(value)) for name, value in values.items()]
 
 
 class WandbLogger(Logger):
@@ -169,9 +218,13 @@ class WandbLogger(Logger):
     def open(self, settings: dict[str, Any]) -> None:
         """Make a run, or go on with the one that was remembered."""
         online = self._options["mode"] == "online"
-        resume = {"resume": "allow"} if self._id is not None and online else {}
+        resumed = self._id is not None
+        resume = {"resume": "allow"} if resumed and online else {}
         self._run = self._module.init(config=settings, id=self._id, **self._options, **resume)
         self._id = self._run.id
+        if resumed:  # what an earlier process wrote no longer holds
+            self._run.config.update(settings, allow_val_change=True)
+            self._run.summary.update(dict.fromkeys(ENDING))
         self._run.define_metric("*", step_metric="outer_step")
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -180,6 +233,8 @@ class WandbLogger(Logger):
 
     def close(self, ending: dict[str, Any]) -> None:
         """Write the ending as a summary and finish the run."""
+        if self._run is None:
+            return
         self._run.summary.update(ending)
         self._run.finish(exit_code=0 if ending["status"] in ("completed", "converged") else 1)
 
