@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from pactune.monitor.checks import as_zeta
 
 __all__ = ["CoherenceCallback"]
 
+PREFIX = "coherence/"  # of the names under which values are logged
 _Callback: Any = needed("lightning.pytorch.callbacks", extra="lightning").Callback
 
 
@@ -23,20 +25,22 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
     """Feeds a `CoherenceMonitor` at every optimizer step; logs `coherence/regularizer` and `coherence/objective`.
 
     The training gradient is the one that Lightning has just computed, so that a measured step costs one validation
-    gradient. Under mixed precision the validation gradient is computed in the same precision, and steps that the
-    gradient scaler skips are left out; with several processes it is averaged. Gradient clipping comes after it.
+    gradient. The validation gradient is computed in the trainer's precision, and steps that the gradient scaler skips
+    are left out; with several processes it is averaged. Gradient clipping comes after it. Nothing is logged before the
+    first measured step.
 
     Args:
         loss: `loss(module(inputs), target)` for batches `(inputs, target)`, without penalty.
-        valid: a `DataLoader` (of your own, not the trainer's) or a list of batches.
+        valid: a `DataLoader` (of your own, not the trainer's) or a list of batches. Its position is in the state.
         zeta: a number ≥ 0, or "theory" for √(lr/4) with the optimizer's first learning rate.
-        risk: the metric that the module logs as its validation risk.
+        risk: the metric that the module logs as its validation risk, in `validation_step` or at the epoch's end.
         batch_loss: `batch_loss(module, batch)` instead of `loss`.
         weight_decay: as for `CoherenceMonitor`; None reads the optimizer's own.
         settings: further settings of `CoherenceMonitor`: `every`, `penalty`, `clip_train`, `clip_valid`, `seed`.
 
     Raises:
-        SettingError: a setting breaks its rule, there are several optimizers, or the metric is unknown.
+        SettingError: a setting breaks its rule, there are several optimizers, the metric is unknown, or `every` is more
+            than the steps before a validation at which `EarlyStopping`, say, reads a value.
     """
 
     def __init__(
@@ -58,9 +62,10 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
         self._valid = Endless(valid, seed=settings.get("seed", 0))
         self._settings = {"loss": loss, "batch_loss": batch_loss, "weight_decay": weight_decay, **settings}
         self._state: dict[str, Any] | None = None
+        self._seen = -1  # the optimizer step that was counted last
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Make the monitor, once the optimizer is known."""
+        """Make the monitor, once the optimizer is known, and take up the state of a checkpoint."""
         if len(trainer.optimizers) != 1:
             raise SettingError(f"CoherenceCallback needs one optimizer, this run has {len(trainer.optimizers)}")
         (optimizer,) = trainer.optimizers
@@ -71,22 +76,55 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
         if settings["weight_decay"] is None:
             settings["weight_decay"] = optimizer if "weight_decay" in optimizer.param_groups[0] else 0.0
         self.monitor = CoherenceMonitor(pl_module, **settings)
+        self._valid.restart()
+        self._seen = -1
         if self._state is not None:
-            self.monitor.load_state_dict(self._state)
+            self.monitor.load_state_dict(self._state["monitor"])
+            self._valid.load_state_dict(self._state["valid"])
+            self._state = None
+        self._check_stride(trainer, _steps_to_validation(trainer))
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Measure, when it is due."""
+        """Count an optimizer step, and measure when it is due.
+
+        LBFGS computes the gradient several times in a step; the first time is that of θ_t. A `training_step` that
+        returned None left no gradient, and the parameters do not move.
+        """
         assert self.monitor is not None
-        if not self.monitor.due:
-            self.monitor.step()
+        if trainer.global_step == self._seen or all(p.grad is None for p in pl_module.parameters()):
             return
-        batch = trainer.strategy.batch_to_device(self._valid.take())
+        self._seen = trainer.global_step
+        batch = _prepared(trainer, self._valid.take()) if self.monitor.due else None
         with trainer.precision_plugin.forward_context():
-            self.monitor.step(None, batch)
+            self.monitor.step(None, batch, grad_scale=_grad_scale(trainer, optimizer))
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log the regularizer and the objective; infinite after a divergence."""
-        if trainer.sanity_checking or self.monitor is None or not self.monitor.measured:
+        """Log the regularizer and the objective after the module's own hook, in which it may log its risk."""
+        _call_after(pl_module, "on_validation_epoch_end", lambda: self._log(pl_module))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the monitor and the position in `valid`, for Lightning's checkpoints."""
+        if self._state is not None or self.monitor is None:
+            return self._state or {}
+        return {"monitor": self.monitor.state_dict(), "valid": self._valid.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where the checkpoint was taken.
+
+        Raises:
+            SettingError: the state is not that of a CoherenceCallback.
+        """
+        if state_dict and set(state_dict) != {"monitor", "valid"}:
+            raise SettingError(f"`state_dict` must have monitor and valid, got {sorted(state_dict)}")
+        self._state = state_dict or None
+
+    def _log(self, module: Any) -> None:
+        """Log Eq. 5; infinite after a divergence."""
+        trainer, monitor = module.trainer, self.monitor
+        if trainer.sanity_checking or monitor is None:
+            return
+        if not monitor.measured:
+            self._check_stride(trainer, monitor.steps)
             return
         if self.risk not in trainer.callback_metrics:
             known = sorted(trainer.callback_metrics)
@@ -94,15 +132,17 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
                 f"`risk` must be a metric that the module logs in validation, got {self.risk!r}; {known}"
             )
         for name, value in self._values(trainer.callback_metrics[self.risk]).items():
-            pl_module.log(f"coherence/{name}", value)
+            module.log(f"{PREFIX}{name}", value)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the monitor's state, for Lightning's checkpoints."""
-        return {} if self.monitor is None else dict(self.monitor.state_dict())
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was taken."""
-        self._state = state_dict or None
+    def _check_stride(self, trainer: Any, steps: float) -> None:
+        """Raise when a validation comes before a measured step and somebody reads the values there."""
+        assert self.monitor is not None
+        readers = _readers(trainer)
+        if readers and not self.monitor.measured and steps < self.monitor.every:
+            raise SettingError(
+                f"`every` must be at most the optimizer steps before the first validation, {steps} here, since "
+                f"{', '.join(readers)} reads {PREFIX}… there, got {self.monitor.every}; lower `every` or validate later"
+            )
 
     def _values(self, risk: Tensor) -> dict[str, float]:
         assert self.monitor is not None
@@ -111,3 +151,49 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
             return {"regularizer": self.monitor.regularizer, "objective": objective}
         except DivergenceError:
             return {"regularizer": float("inf"), "objective": float("inf")}
+
+
+def _prepared(trainer: Any, batch: Any) -> Any:
+    """Return a batch as Lightning gives it to the module: in the type, after the hooks and on the device."""
+    batch = trainer.precision_plugin.convert_input(batch)
+    batch = trainer.lightning_module._on_before_batch_transfer(batch)
+    return trainer.strategy.batch_to_device(batch)
+
+
+def _grad_scale(trainer: Any, optimizer: Any) -> float:
+    """Return the factor on `.grad`: Lightning divides by the scaler's, unless a fused optimizer does so itself."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    scaled = scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False)
+    return float(scaler.get_scale()) if scaled else 1.0
+
+
+def _readers(trainer: Any) -> list[str]:
+    """Return the callbacks and schedulers that read a value of ours at every validation."""
+    if trainer.fast_dev_run:
+        return []
+    named = [(type(one).__name__, getattr(one, "monitor", None)) for one in trainer.callbacks]
+    named += [(type(one.scheduler).__name__, one.monitor) for one in trainer.lr_scheduler_configs]
+    return [name for name, key in named if isinstance(key, str) and key.startswith(PREFIX)]
+
+
+def _steps_to_validation(trainer: Any) -> float:
+    """Return the most optimizer steps that can come before the first validation; infinite where nobody knows."""
+    if trainer.val_check_batch is None:  # validation by the clock
+        return math.inf
+    epochs = trainer.check_val_every_n_epoch or 1
+    batches = (epochs - 1) * trainer.num_training_batches + trainer.val_check_batch
+    return math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else math.inf
+
+
+def _call_after(module: Any, name: str, then: Callable[[], None]) -> None:
+    """Call `then` once, after the module's own hook `name`, which Lightning calls after those of callbacks."""
+    own, attributes = getattr(module, name), vars(module)
+    before = {name: attributes[name]} if name in attributes else {}
+
+    def once() -> None:
+        del attributes[name]
+        attributes.update(before)
+        own()
+        then()
+
+    attributes[name] = once
