@@ -163,8 +163,9 @@ def _prepared(trainer: Any, batch: Any) -> Any:
 def _grad_scale(trainer: Any, optimizer: Any) -> float:
     """Return the factor on `.grad`: Lightning divides by the scaler's, unless a fused optimizer does so itself."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
-    scaled = scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False)
-    return float(scaler.get_scale()) if scaled else 1.0
+    if scaler is None or not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return 1.0
+    return float(scaler.get_scale())
 
 
 def _readers(trainer: Any) -> list[str]:
