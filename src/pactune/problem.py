@@ -90,8 +90,8 @@ class Problem:
         warn_if_compiled(model)
         model, hyper = as_ordinary("model", model), as_ordinary("hyper", hyper)
         weigher = _weigher(hyper) if loss is not None else None
-        functions = [uncompiled(function) for function in (loss, train_loss, valid_loss, metrics)]
-        self._losses = Losses(*functions, weigher=weigher)
+        loss, train_loss, valid_loss, metrics = map(uncompiled, (loss, train_loss, valid_loss, metrics))
+        self._losses = Losses(loss, train_loss, valid_loss, metrics, weigher)
         self.model, self.hyper = model, hyper
         self._names, self._hooks = Names(model, hyper), Hooks(hyper)
         self.device, self.dtype = self._names.place()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -318,8 +319,11 @@ def test_wandb_offline(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [folder] = (tmp_path / "wandb").glob("offline-run-*")
     assert [path.suffix for path in folder.glob("run-*")] == [".wandb"]
     assert logger.state_dict() == {"id": folder.name.rsplit("-", 1)[1]}
-    written = next(folder.glob("run-*.wandb")).read_bytes()  # numbers are JSON texts in it
-    assert all(json.dumps(row["objective"])[:12].encode() in written for row in result.rows)
+    numbers = [json.dumps(row["objective"])[:12].encode() for row in result.rows]  # JSON texts in the file
+    deadline = time.monotonic() + 10.0  # another process of wandb writes it, also after `finish`
+    while not all(text in next(folder.glob("run-*.wandb")).read_bytes() for text in numbers):
+        assert time.monotonic() < deadline, "the numbers are not in the file"
+        time.sleep(0.05)
     again = WandbLogger("tests", mode="offline", folder=tmp_path)
     again.load_state_dict(logger.state_dict())
     make().fit(1, progress=False, callbacks=[again])
