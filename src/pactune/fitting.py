@@ -22,6 +22,7 @@ from pactune.engine import (
     immediate_interrupts,
 )
 from pactune.errors import DivergenceError, SettingError, warn_user
+from pactune.ledger import LEDGER
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
 from pactune.result import Result, Row, Status
@@ -101,6 +102,8 @@ class Fit:
         self.test = (
             None if settings.test is None else as_source(settings.test, role="test", device=tuner.problem.device)
         )
+        self._before = LEDGER.seen(tuner.problem.tensors())
+        LEDGER.begin(tuner.problem.tensors(), tuner.problem.marks)
         self.rows: list[Row] = []
         self.plain = _PlainRun(tuner, settings, self.test)
         self.kept: Kept | None = None
@@ -294,6 +297,7 @@ class Fit:
         if kept is not None:
             problem.load(kept.params, kept.buffers)
             self.tuner.keep_hyper(kept.hyper)
+        LEDGER.end(problem.tensors())
         result = Result(
             model=problem.model,
             hyper=problem.hyper,
@@ -308,12 +312,14 @@ class Fit:
         return replace(result, **(self.settings.verdict or judge_run(result))._asdict())
 
     def _provenance(self) -> Provenance:
-        """Return what touched what: both samples touched λ and θ, whatever is kept."""
+        """Return what touched what: both samples touched λ and θ, whatever is kept; so did those of earlier fits."""
         train, valid = self.tuner.problem.marks
-        found = Provenance().touch("model", train, valid).touch("hyper", train, valid)
-        found = found.touch("default hyper").touch("initial")
+        found = Provenance().touch("model", train, valid, *self._before).touch("hyper", train, valid, *self._before)
+        found = found.touch("default hyper", *self.tuner.start_seen).touch("initial")
         if self.test is not None:
             found = found.touch("report", DataMark("test", self.test))
+        if self._before:
+            return found
         return found.state("λ and θ started from values chosen without the data")
 
 

@@ -50,7 +50,7 @@ class Problem:
         model: any `nn.Module`. Its trainable parameters are θ; frozen ones stay as they are. Of a model that
             `torch.compile` returned, tuning uses the module inside, without compiled code.
         hyper: an `nn.Module` whose parameters are λ. It may also be a part of the model.
-        train: tensors `(x, y)`, a `Dataset` or a `DataLoader`.
+        train: tensors `(x, y)`, a `Dataset` or a `DataLoader`; or a `DataMark` of one, whose rows have identifiers.
         valid: the same, for the validation set.
         loss: `loss(prediction, target)`, the mean over the rows.
         train_loss: the general form, instead of `loss`.
@@ -95,6 +95,8 @@ class Problem:
         self.model, self.hyper = model, hyper
         self._names, self._hooks = Names(model, hyper), Hooks(hyper)
         self.device, self.dtype = self._names.place()
+        self._identifiers = tuple(data.rows if isinstance(data, DataMark) else None for data in (train, valid))
+        train, valid = (data.source if isinstance(data, DataMark) else data for data in (train, valid))
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
         self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
         _check_weights(weigher, self.train.rows)
@@ -124,6 +126,11 @@ class Problem:
     def buffers(self) -> Params:
         """Return the model's buffers, sharing their memory."""
         return self._names.buffers.tensors()
+
+    def tensors(self) -> list[Tensor]:
+        """Return the parameters and buffers of both modules, as the modules hold them."""
+        modules = (self.model, self.hyper)
+        return [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
 
     @torch.no_grad()
     def load_hyper(self, values: Params) -> None:
@@ -155,6 +162,8 @@ class Problem:
         twin = copy.copy(self)
         twin.__dict__.pop("marks", None)  # those of the whole samples
         twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
+        chosen = zip(self._identifiers, (train_rows, valid_rows), strict=True)
+        twin._identifiers = tuple(None if ids is None else [ids[i] for i in rows.tolist()] for ids, rows in chosen)
         return twin
 
     def losses(self) -> tuple[object, ...]:
@@ -201,7 +210,8 @@ class Problem:
     @cached_property
     def marks(self) -> tuple[DataMark, DataMark]:
         """The identities of the training and of the validation sample."""
-        return DataMark("train", self.train), DataMark("valid", self.valid)
+        train, valid = self._identifiers
+        return DataMark("train", self.train, train), DataMark("valid", self.valid, valid)
 
     # The risks
 

@@ -5,17 +5,18 @@ Data are known by their rows, not by their names: two samples overlap when they 
 
 from __future__ import annotations
 
-import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pactune.data import Source
+import torch
+from torch import Tensor
+
+from pactune.data import Source, as_source
 from pactune.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
+from pactune.row_identity import RowSketch
 
 __all__ = ["DataMark", "Provenance"]
 
@@ -26,37 +27,81 @@ class DataMark:
 
     Args:
         name: for messages.
-        source: the sample.
-        rows: one identifier per row. By default a row is known by its content, so two equal rows are one; give
-            identifiers where equal rows are different observations.
+        source: the sample: tensors, a `Dataset`, a `DataLoader`, or what a `Problem` made of them.
+        rows: one identifier per row. By default a row is known by its inputs, up to rounding, so two equal rows are
+            one. Give identifiers where equal rows are different observations, or where rows change when they are read
+            (augmentation). Samples that are compared must both have identifiers, or neither.
     """
 
     name: str
-    source: Source
+    source: Any
     rows: Sequence[object] | None = None
 
-    @property
-    def size(self) -> int:
-        """The number of rows."""
-        return self.source.rows
+    @cached_property
+    def data(self) -> Source:
+        """The sample as a source of batches."""
+        return as_source(self.source, role=self.name, device=_device(self.source))
 
     @cached_property
-    def keys(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """A 64-bit key per row; found when first asked for."""
-        import numpy as np
+    def size(self) -> int:
+        """The number of rows."""
+        return self.data.rows
 
-        if self.rows is not None:
-            if len(self.rows) != self.size:
-                raise DataError(f"`rows` must hold one identifier for each of {self.size} rows, got {len(self.rows)}")
-            return np.array([_key(repr(row).encode()) for row in self.rows], dtype=np.uint64)
-        parts = [_row_keys(batch.data) for batch in self.source.evaluation()]
-        return np.concatenate(parts)
+    @cached_property
+    def identifiers(self) -> list[object] | None:
+        """The identifiers that were given, as plain values; None where rows are known by their inputs."""
+        if self.rows is None:
+            return None
+        if len(self.rows) != self.size:
+            raise DataError(f"`rows` must hold one identifier for each of {self.size} rows, got {len(self.rows)}")
+        return [_plain(row) for row in self.rows]
+
+    @cached_property
+    def sketch(self) -> RowSketch:
+        """What the rows are known by where they have no identifiers.
+
+        Raises:
+            DataError: the rows change when they are read again.
+        """
+        sketch = RowSketch.of(self.data.evaluation())
+        again = list(self.data.again())
+        if again and not sketch.holds(again):
+            raise DataError(
+                f"the rows of {self.name} change when they are read again (augmentation, or a sampler that draws); "
+                "give DataMark(name, data, rows=...) an identifier of the underlying row for every row"
+            )
+        return sketch
 
     def shared(self, other: DataMark) -> int:
-        """Return how many different rows two samples have in common."""
-        import numpy as np
+        """Return how many rows of another sample are rows of this one.
 
-        return len(np.intersect1d(self.keys, other.keys))
+        Raises:
+            DataError: the rows of the two samples cannot be compared.
+        """
+        mine, others = self.identifiers, other.identifiers
+        if mine is not None and others is not None:
+            known = set(mine)
+            return sum(row in known for row in others)
+        if mine is None and others is None:
+            _ = other.sketch  # the other's rows must not change either
+            return self.sketch.shared(other.data.evaluation())
+        raise DataError(
+            f"{self.name if others is None else other.name} has identifiers and "
+            f"{other.name if others is None else self.name} has none; give both samples identifiers, or neither"
+        )
+
+    def repeated(self) -> int:
+        """Return how many rows of the sample equal another of its rows."""
+        if self.identifiers is None:
+            return self.sketch.repeated()
+        return sum(count for count in Counter(self.identifiers).values() if count > 1)
+
+    def light(self) -> DataMark:
+        """Return the same mark without the data: it can be compared with samples that still have theirs."""
+        twin = DataMark(self.name, None, self.rows)
+        kept: dict[str, Any] = {"size": self.size, "identifiers": self.identifiers}
+        twin.__dict__.update(kept if self.rows is not None else {**kept, "sketch": self.sketch})
+        return twin
 
     def describe(self) -> str:
         """Return name and size."""
@@ -72,10 +117,7 @@ class Provenance:
 
     Example:
         >>> import torch
-        >>> from pactune.data import as_source
-        >>> def mark(name, x):
-        ...     return DataMark(name, as_source(x, role=name, device=torch.device("cpu")))
-        >>> train, fresh = mark("train", torch.eye(4)), mark("fresh", 2 * torch.eye(4))
+        >>> train, fresh = DataMark("train", torch.eye(4)), DataMark("fresh", 2 + torch.eye(4))
         >>> provenance = Provenance().touch("model", train)
         >>> provenance.touches("model", fresh), provenance.touches("model", train)
         ([], ['train (4 rows) shares 4 rows with train (4 rows)'])
@@ -99,12 +141,8 @@ class Provenance:
         return thing in self.touched
 
     def touches(self, thing: str, sample: DataMark) -> list[str]:
-        """Return, in words, every way in which a sample touched a thing."""
-        return [
-            f"{mark.describe()} shares {count} rows with {sample.describe()}"
-            for mark in self.touched.get(thing, ())
-            if (count := mark.shared(sample))
-        ]
+        """Return, in words, every way in which a sample touched a thing, or may have touched it."""
+        return [words for mark in self.touched.get(thing, ()) if (words := _overlap(mark, sample))]
 
     def describe(self) -> dict[str, Any]:
         """Return what is known as plain data."""
@@ -112,31 +150,26 @@ class Provenance:
         return {"touched": things, "stated": list(self.stated)}
 
 
-def _row_keys(data: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return a key for the content of each row of a nested batch."""
-    import numpy as np
-    import torch
-    from torch import Tensor
-
-    parts: list[Tensor] = []
-
-    def collect(value: Any) -> None:
-        if isinstance(value, Tensor):
-            parts.append(value)
-        elif isinstance(value, dict):
-            for name in sorted(value):
-                collect(value[name])
-        elif isinstance(value, (list, tuple)):
-            for part in value:
-                collect(part)
-
-    collect(data)
-    if not parts:
-        raise DataError("rows without a tensor cannot be told apart; give a DataMark one identifier per row")
-    columns = [part.detach().cpu().contiguous().reshape(len(part), -1).view(torch.uint8).numpy() for part in parts]
-    rows = np.ascontiguousarray(np.concatenate(columns, axis=1))
-    return np.array([_key(row.tobytes()) for row in rows], dtype=np.uint64)
+def _overlap(mark: DataMark, sample: DataMark) -> str:
+    """Return in words what two samples share; nothing where they share nothing."""
+    try:
+        count = mark.shared(sample)
+    except DataError as error:
+        return f"{mark.describe()} cannot be told from {sample.describe()}: {error}"
+    return f"{mark.describe()} shares {count} rows with {sample.describe()}" if count else ""
 
 
-def _key(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+def _device(data: Any) -> torch.device:
+    """Return where the first tensor is."""
+    parts = data if isinstance(data, (list, tuple)) else [data]
+    return next((part.device for part in parts if isinstance(part, Tensor)), torch.device("cpu"))
+
+
+def _plain(row: object) -> object:
+    """Return an identifier as a plain value: numbers of torch and NumPy are equal to Python's."""
+    value = row.item() if hasattr(row, "item") else row
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value

@@ -34,6 +34,7 @@ from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
 from pactune.hypergradient.entries import Setting, check_entries
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.ledger import LEDGER
 from pactune.objectives import AutoZeta, Objective, PACBayes
 from pactune.parallel import ALONE, Parallel, Team, check_shards
 from pactune.problem import Problem
@@ -130,6 +131,7 @@ class Tuner:
         self.runner = Runner(as_engine(engine, problem))
         self.team = _team(parallel, chains, problem.device)
         self.start_hyper = clone(problem.hyperparameters())
+        self.start_seen = LEDGER.seen(problem.hyper.parameters())
         self._pending = False
         self._last: tuple[Params, Params] | None = None
 
@@ -150,6 +152,7 @@ class Tuner:
         if self.online:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         plan = self.plan(self.zeta)
+        LEDGER.begin(self.problem.tensors(), self.problem.marks)
         if (move := self.next_move()) is not None:
             self.runner.move([move])
             self.moved()

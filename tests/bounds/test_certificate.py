@@ -255,7 +255,7 @@ def test_rows_are_known_by_content_however_they_were_cut() -> None:
 
 def test_equal_rows_may_be_different_observations() -> None:
     x = torch.ones(4, 4)
-    assert mark("a", x).shared(mark("b", x)) == 1
+    assert mark("a", x).shared(mark("b", x)) == 4
     assert mark("a", x, rows=range(4)).shared(mark("b", x, rows=range(4, 8))) == 0
     with pytest.raises(pt.DataError, match="one identifier"):
-        _ = mark("a", x, rows=[1]).keys
+        _ = mark("a", x, rows=[1]).identifiers

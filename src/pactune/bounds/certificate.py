@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pactune.bounds.pac_bayes import hold_out, path_bound
+from pactune.bounds.rounding import round_down, round_up
 from pactune.errors import CertificateError, SettingError
 from pactune.provenance import Provenance
 
 __all__ = ["Certificate", "Claim", "Evidence", "certify"]
 
+BELOW_ONE = math.nextafter(1.0, 0.0)  # a confidence of 1 − δ is never 1, however small δ is
+
 
 @dataclass(frozen=True)
 class Certificate:
     """With probability at least `confidence` over the sample and the draws, the risk is at most `value`.
+
+    Printed as text, the value is rounded up and the confidence down, so that the text is true as it stands.
 
     Attributes:
         value: the bound, in the units of the loss.
@@ -57,12 +63,18 @@ class Certificate:
         numbers = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "provenance"}
         return {**numbers, "assumptions": list(self.assumptions), "provenance": self.provenance.describe()}
 
+    @property
+    def _probability(self) -> str:
+        """The confidence as text; one unit in the last place is allowed for the rounding of 1 − δ itself."""
+        return round_down(min(self.confidence + math.ulp(self.confidence), 1 - 1e-12), 12)
+
     def __str__(self) -> str:
         who = "the model" if self.models == 1 else f"{self.models} models, one of them chosen at random"
         lines = [
-            f"{self.loss} of {who}: at most {self.value:.4f} with probability {self.confidence:g}"
+            f"{self.loss} of {who}: at most {round_up(self.value)} with probability {self._probability}"
             + (" (vacuous)" if self.vacuous else ""),
-            f"mode {self.mode}; {self.empirical:.4f} on {self.n} rows, {self.kl:.4g} nats, δ shared by {self.grid}",
+            f"mode {self.mode}; {round_up(self.empirical)} on {self.n} rows, {round_up(self.kl)} nats, "
+            f"δ shared by {self.grid}",
             "which holds if",
             *(textwrap.fill(words, 110, initial_indent="- ", subsequent_indent="  ") for words in self.assumptions),
         ]
@@ -143,8 +155,8 @@ def issue(claim: Claim, evidence: Evidence, *, delta: float, grid: int) -> Certi
     else:
         value = path_bound(evidence.empirical, evidence.log_ratio, evidence.n, share)
     return Certificate(
-        value=largest * value,
-        confidence=1 - delta,
+        value=min(largest, largest * value + math.ulp(largest)) if largest != 1 else value,
+        confidence=min(1 - delta, BELOW_ONE),
         empirical=largest * evidence.empirical,
         kl=evidence.log_ratio or 0.0,
         n=evidence.n,

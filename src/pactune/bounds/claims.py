@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from pactune.bounds.certificate import Claim, Evidence
+from pactune.bounds.conditions import drift_conditions, overlap, prepared, repeats, unknown, unstated
 from pactune.bounds.drifts import train_side, validation_side
-from pactune.bounds.losses import BoundedLoss, ZeroOne, mean_losses
+from pactune.bounds.given_parts import given_parts
+from pactune.bounds.losses import BoundedLoss, ZeroOne, mean_losses, row_losses
 from pactune.bounds.pac_bayes import LEAST_ROWS
-from pactune.data import Source, as_source
+from pactune.bounds.scores import check_single_rows
+from pactune.data import Batch, Source, as_source
 from pactune.dynamics import Langevin
-from pactune.engine import Drifts, Initial, PairedChains, Paths, World, consumes_randomness, run_pairs
+from pactune.engine import Drifts, Initial, PairedChains, Paths, World, run_pairs
 from pactune.errors import SettingError
+from pactune.ledger import LEDGER
+from pactune.losses import inputs_and_target
+from pactune.modules import mode
 from pactune.problem import Problem
 from pactune.provenance import DataMark, Provenance
 from pactune.streams import Streams
@@ -38,7 +45,8 @@ class HoldOut(Claim):
     Args:
         model: any classifier.
         sample: the fresh rows, tensors or a `Dataset`, or a `DataMark`.
-        provenance: what touched "model" and "hyper", as `Result.provenance` says it.
+        provenance: what touched "model" and "hyper", as `Result.provenance` says it; and "features" where the model has
+            parts that training does not change.
         loss: what is bounded.
     """
 
@@ -51,39 +59,41 @@ class HoldOut(Claim):
 
     def broken(self) -> list[str]:
         """Return the conditions that are not met."""
-        found = _unknown(self.provenance, "model", "hyper")
-        for thing in ("model", "hyper"):
-            found += [f"fresh sample: {words}, which touched the {thing}" for words in self._touches(thing)]
-        return found
+        found = unknown(self.provenance, "model", "hyper") + unstated(self.provenance, given_parts(self.model))
+        recorded = LEDGER.seen([*self.model.parameters(), *self.model.buffers()])
+        provenance = self.provenance.touch("model", *recorded)
+        for thing in ("model", "hyper", "features"):
+            words = provenance.touches(thing, self._mark)
+            found += [f"fresh sample: {how}, which touched the {thing}" for how in words]
+        return found + repeats(self._mark)
 
     def measure(self) -> Evidence:
         """Return the mean loss on the fresh rows."""
-        mark, total = self._mark, torch.zeros((), dtype=torch.float64, device="cpu")
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                for batch in mark.source.evaluation():
-                    *inputs, target = batch.data
-                    total += self.loss.rows(self.model(*inputs), target).sum(dtype=torch.float64).cpu()
-        finally:
-            self.model.train(training)
-        return Evidence(float(total) / (mark.size * self.loss.largest), None, mark.size, 1)
+        total, rows = torch.zeros((), dtype=torch.float64, device="cpu"), 0
+        with mode(self.model, training=False), torch.no_grad():
+            for batch in self._mark.data.evaluation():
+                scores = self._scores(batch)
+                if not rows:
+                    check_single_rows(self._scores, batch, scores)
+                total += row_losses(self.loss, scores, inputs_and_target(batch.data)[-1], batch.rows).sum()
+                rows += batch.rows
+        return Evidence(float(total) / rows, None, rows, 1)
+
+    def _scores(self, batch: Batch) -> Any:
+        *inputs, _ = inputs_and_target(batch.data)
+        return self.model(*inputs)
 
     def assumptions(self) -> list[str]:
         """Return what nobody can check."""
-        shown = [SHOWN] if self._touches("report") else []
-        return [INDEPENDENT, "nothing was chosen by looking at these rows, by hand either", *shown]
+        shown = [SHOWN] if self.provenance.touches("report", self._mark) else []
+        chosen = "nothing was chosen by looking at these rows, by hand either"
+        return [INDEPENDENT, chosen, prepared(self.provenance), *shown]
 
-    @property
+    @cached_property
     def _mark(self) -> DataMark:
-        if isinstance(self.sample, DataMark):
-            return self.sample
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        return DataMark("the fresh sample", as_source(self.sample, role="fresh", device=device))
-
-    def _touches(self, thing: str) -> list[str]:
-        return self.provenance.touches(thing, self._mark)
+        given = self.sample if isinstance(self.sample, DataMark) else DataMark("the fresh sample", self.sample)
+        return DataMark(given.name, as_source(given.source, role="fresh", device=device), given.rows)
 
 
 @dataclass(frozen=True)
@@ -119,10 +129,14 @@ class _PathClaim(Claim):
 
         The draws are independent of those of a tuner with the same seed, which had a part in λ.
         """
+        drawn = [self._drawn(chain) for chain in range(self.models)]
+        return {name: torch.stack([params[name] for params in drawn]) for name in drawn[0]}
+
+    def _drawn(self, chain: int = 0) -> Params:
+        """Return θ_0 of one chain."""
         streams = Streams(Streams(self.seed).key("certificate start"))
         world = World(self.problem, Langevin(1.0, 1.0), streams, stochastic=False, initial=self.initial)
-        drawn = [world.draw(0, chain) for chain in range(self.models)]
-        return {name: torch.stack([params[name] for params in drawn]) for name in drawn[0]}
+        return world.draw(0, chain)
 
     def paths(self) -> Paths:
         """Run the chains."""
@@ -143,27 +157,31 @@ class _PathClaim(Claim):
 
     def assumptions(self) -> list[str]:
         """Return what nobody can check."""
-        return [INDEPENDENT, ONE_CHOICE, ONE_DRAW, ROUNDING]
+        return [INDEPENDENT, ONE_CHOICE, ONE_DRAW, ROUNDING, prepared(self.provenance)]
 
     def broken(self) -> list[str]:
         """Return the conditions that are not met."""
-        train, valid = self.problem.marks
         found = [] if self.sample.size >= LEAST_ROWS else [f"enough rows: the bound sample has {self.sample.size} < 8"]
-        if shared := train.shared(valid):
-            found.append(f"disjoint samples: training and validation sample share {shared} rows")
+        found += repeats(self.sample) + overlap(*self.problem.marks)
         if self.problem.has_learning_rates:
             found.append("equal noise: λ changes the step size, so prior and posterior have unequal noise")
         if self.problem.has_initial:
             found.append("common start: λ changes the initial parameters, so the log-ratio is infinite")
         if self.problem.predicts_with_hyper:
             found.append("prediction free of λ: λ is a part of the model, so a path alone does not predict")
-        found += _drift_conditions(self.problem)
+        found += drift_conditions(self.problem)
         if self.initial is not None:
-            found += _unknown(self.provenance, "initial") + self._dependent("initial", "distribution of θ_0")
-        return found + self._dependent("features", "preparation of the features")
+            found += unknown(self.provenance, "initial")
+        parts = given_parts(self.problem.model, drawn=self.initial is None)
+        found += unstated(self.provenance, parts)
+        found += self._dependent("initial", "distribution of θ_0", () if found else self._drawn().values())
+        model = self.problem.model
+        fixed = [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
+        return found + self._dependent("features", "preparation of the features", fixed)
 
-    def _dependent(self, thing: str, words: str) -> list[str]:
-        touches = self.provenance.touches(thing, self.sample)
+    def _dependent(self, thing: str, words: str, values: Iterable[Tensor]) -> list[str]:
+        """Return how a part of the prior has seen the bound sample, by what is stated and by what its values are."""
+        touches = self.provenance.touch(thing, *LEDGER.seen(values)).touches(thing, self.sample)
         return [f"independent prior: the {words} has seen the bound sample, since {how}" for how in touches]
 
 
@@ -201,8 +219,9 @@ class TrainSide(_PathClaim):
 
     def broken(self) -> list[str]:
         """Return the conditions that are not met."""
-        found = super().broken() + _unknown(self.provenance, "prior hyper")
-        return found + self._dependent("prior hyper", "λ of the prior")
+        found = super().broken() + unknown(self.provenance, "prior hyper")
+        values = self.problem.hyper_leaves() if self.prior_hyper is None else self.prior_hyper
+        return found + self._dependent("prior hyper", "λ of the prior", values.values())
 
 
 @dataclass(frozen=True)
@@ -240,27 +259,5 @@ class ValidationSide(_PathClaim):
         """Return the conditions that are not met."""
         missing = [name for name in self.problem.hyperparameters() if name not in self.default_hyper]
         found = [f"known λ0: `default_hyper` lacks {', '.join(missing)}"] if missing else []
-        found += super().broken() + _unknown(self.provenance, "default hyper")
-        return found + self._dependent("default hyper", "default λ0")
-
-
-def _unknown(provenance: Provenance, *things: str) -> list[str]:
-    return [
-        f"known provenance: it is not recorded what touched the {thing}; say so with Provenance().touch({thing!r}, ...)"
-        for thing in things
-        if not provenance.knows(thing)
-    ]
-
-
-def _drift_conditions(problem: Problem) -> list[str]:
-    """Return why the drift is not a function of θ, if so."""
-    norms = [
-        name
-        for name, module in problem.model.named_modules()
-        if isinstance(module, _NormBase) and module.track_running_stats
-    ]
-    if norms:
-        return [f"drift as a function of θ: {', '.join(norms)} keeps running statistics; use LayerNorm or GroupNorm"]
-    if consumes_randomness(problem):
-        return ["drift as a function of θ: the training forward draws random numbers (dropout)"]
-    return []
+        found += super().broken() + unknown(self.provenance, "default hyper")
+        return found + self._dependent("default hyper", "default λ0", self.default_hyper.values())

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pactune.bounds.rounding import round_down
 from pactune.errors import SettingError
 
 __all__ = ["DataDependentBound", "PrivatePrior", "theorem_2_1", "theorem_a3"]
@@ -124,7 +125,7 @@ def theorem_2_1(
     why = (
         f"β ≥ exp(−sε²), so the condition on β forces c1ε² + c2√(δ/ε) > 2 − ε² − log(s)/s = "
         f"{2 - prior.epsilon**2 - math.log(s) / s:.3f}, which stands under the root: where the theorem applies it adds "
-        f"at least {least:.3f} to a risk in [{low:g}, {high:g}], for every c1 and c2"
+        f"at least {round_down(least, 3)} to a risk in [{low:g}, {high:g}], for every c1 and c2"
     )
     if not applies:
         why = f"the theorem does not apply: β = {prior.beta:.3g} breaks its condition. And where it applies: {why}"
@@ -151,7 +152,7 @@ def theorem_a3(
     least = (high - low) * math.sqrt(1 - prior.epsilon**2 / 2)
     why = (
         f"the logarithm holds β exp(2s) ≥ exp(2s − sε²), so the root is at least √(1 − ε²/2): the theorem adds at "
-        f"least {least:.3f} to a risk in [{low:g}, {high:g}], for every c1 and c2"
+        f"least {round_down(least, 3)} to a risk in [{low:g}, {high:g}], for every c1 and c2"
     )
     if not applies:
         why = f"the theorem does not apply: β = {prior.beta:.3g} is not below 1. And where it applies: {why}"

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from pactune.data import Source
+from pactune.bounds.scores import check_rows, check_scores, check_single_rows, class_scores, labels
+from pactune.data import Batch, Source
 from pactune.errors import SettingError
+from pactune.losses import inputs_and_target
 from pactune.problem import Problem
 from pactune.trees import Params
 
-__all__ = ["BoundedLoss", "ClippedCrossEntropy", "ZeroOne", "mean_losses"]
+__all__ = ["BoundedLoss", "ClippedCrossEntropy", "ZeroOne", "mean_losses", "row_losses"]
 
 
 class BoundedLoss(ABC):
-    """A loss between 0 and `largest`."""
+    """A loss between 0 and `largest`. A row outside of that range is refused when it is met."""
 
     largest: float
 
@@ -35,18 +39,36 @@ class BoundedLoss(ABC):
 
 @dataclass(frozen=True)
 class ZeroOne(BoundedLoss):
-    """1 where the class of the highest score is wrong: the certificate is about the error rate."""
+    """1 where the predicted class is wrong: the certificate is about the error rate.
+
+    Args:
+        threshold: None for models with one score per class, whose highest score is the prediction. For models with one
+            score per row, the value above which they say class 1: 0.0 for a logit, 0.5 for a probability.
+    """
+
+    threshold: float | None = None
 
     largest = 1.0
 
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise SettingError(f"`threshold` must be a finite number or None, got {self.threshold!r}")
+
     def rows(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Return 0 or 1 for every row."""
-        return (scores.argmax(-1) != target).to(scores.dtype)
+        """Return 0 or 1 for every row.
+
+        Raises:
+            CertificateError: the scores or the labels do not fit.
+        """
+        wanted = class_scores(scores, single=self.threshold is not None)
+        if self.threshold is None:
+            return (wanted.argmax(1) != labels(target, wanted.shape)).to(scores.dtype)
+        return ((wanted[:, 0] > self.threshold).long() != labels(target, (len(wanted), 2))).to(scores.dtype)
 
     @property
     def name(self) -> str:
         """Return its name."""
-        return "error rate"
+        return "error rate" if self.threshold is None else f"error rate (class 1 above {self.threshold:g})"
 
 
 @dataclass(frozen=True)
@@ -60,17 +82,33 @@ class ClippedCrossEntropy(BoundedLoss):
     largest: float = 4.0
 
     def __post_init__(self) -> None:
-        if not self.largest > 0:
-            raise SettingError(f"`largest` must be positive, got {self.largest!r}")
+        if not (math.isfinite(self.largest) and self.largest > 0):
+            raise SettingError(f"`largest` must be positive and finite, got {self.largest!r}")
 
     def rows(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Return min(ℓ, L) for every row."""
-        return functional.cross_entropy(scores, target, reduction="none").clamp_max(self.largest)
+        """Return min(ℓ, L) for every row.
+
+        Raises:
+            CertificateError: the scores or the labels do not fit.
+        """
+        wanted = class_scores(scores, single=False)
+        found = functional.cross_entropy(wanted, labels(target, wanted.shape), reduction="none")
+        return found.clamp_max(self.largest)
 
     @property
     def name(self) -> str:
         """Return its name."""
         return f"cross-entropy, at most {self.largest:g} per row"
+
+
+def row_losses(loss: BoundedLoss, scores: Any, target: Any, rows: int) -> Tensor:
+    """Return the loss of every row divided by the largest one; float64 on the CPU. Shape (rows,).
+
+    Raises:
+        CertificateError: a score is not finite, the labels do not fit, or a row's loss is not between 0 and `largest`.
+    """
+    check_scores(scores, rows)
+    return check_rows(loss.rows(scores, target), rows, float(loss.largest))
 
 
 def mean_losses(problem: Problem, params: Params, source: Source, loss: BoundedLoss) -> Tensor:
@@ -81,15 +119,22 @@ def mean_losses(problem: Problem, params: Params, source: Source, loss: BoundedL
         params: of M models. Shapes (M, ...).
         source: the sample.
         loss: what is averaged.
+
+    Raises:
+        CertificateError: a score or a loss is not what a certificate may be about.
     """
-    total, rows = torch.zeros((), dtype=torch.float64, device="cpu"), 0
+    models = len(next(iter(params.values())))
+    total, rows = torch.zeros(models, dtype=torch.float64, device="cpu"), 0
+
+    def scores(batch: Batch) -> Tensor:
+        found: Tensor = vmap(lambda values: problem.predict(values, batch)[0])(params)
+        return found
+
     with torch.no_grad():
         for batch in source.evaluation():
-
-            def one(values: Params, batch: object = batch) -> Tensor:
-                scores, target = problem.predict(values, batch)  # type: ignore[arg-type]
-                return loss.rows(scores, target).sum(dtype=torch.float64)
-
-            total = total + vmap(one)(params).cpu()
+            found, target = scores(batch), inputs_and_target(batch.data)[-1]
+            if not rows:
+                check_single_rows(lambda few: scores(few).transpose(0, 1), batch, found.transpose(0, 1))
+            total += torch.stack([row_losses(loss, one, target, batch.rows).sum() for one in found])
             rows += batch.rows
-    return (total / (rows * loss.largest)).clamp(0.0, 1.0)
+    return (total / rows).clamp(0.0, 1.0)

@@ -19,6 +19,7 @@ from pactune.streams import Streams
 __all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
 
 FINGERPRINT_ROWS = 1024  # rows by which tensors are told apart
+REREAD_ROWS = 256  # rows that are read twice to see whether reading changes them
 EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
 
 
@@ -98,6 +99,13 @@ class Indexed(Source):
             return
         for start in range(0, self.rows, size):
             yield self._make(torch.arange(start, min(start + size, self.rows), device="cpu"))
+
+    def again(self) -> Iterator[Batch]:
+        """Read some rows a second time, the last ones first, so that each meets other random draws."""
+        if not self.draws:
+            return iter(())
+        chosen = torch.linspace(self.rows - 1, 0, min(self.rows, REREAD_ROWS)).long()
+        return self.subset(chosen).epoch()
 
     def fingerprint(self) -> str:
         """Return the sizes."""

@@ -56,6 +56,10 @@ class LoaderBatches(Source):
         """Read the loader once."""
         return quietly(self._once())
 
+    def again(self) -> Iterator[Batch]:
+        """Read the loader once more, with other random draws."""
+        return quietly(self._once(), key=1)
+
     def _once(self) -> Iterator[Batch]:
         for data in self._loader:
             moved = move(data, self._device)

@@ -64,6 +64,10 @@ class Source(ABC):
         """Go once over all rows, in batches that fit an evaluation without gradients."""
         return self.epoch()
 
+    def again(self) -> Iterator[Batch]:
+        """Read rows a second time with other random draws; nothing where reading cannot change a row."""
+        return iter(())
+
     def first(self) -> Batch:
         """Return one batch, to try things out on.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pactune import __version__
+from pactune.bounds.rounding import round_up
 from pactune.experiments.certificate_studies import summarise
 from pactune.report.page import Figure, Line, Section, Table, write_page
 
@@ -28,6 +29,7 @@ WORDS = (
     "the least certificate may be reported. Each study holds at 0.95 by itself.",
     "Hold-out is the bound from the other sample where nothing has seen it, at the same δ. It is tighter, and it is "
     "gone as soon as that sample has been used to tune, to centre the images or to start the chains.",
+    "Certificates, and what enters them, are rounded up.",
     "The test error is shown for comparison and had no part in anything.",
 )
 
@@ -58,9 +60,9 @@ def _cells(line: Row) -> list[str]:
     else:
         setting, empirical, below = f"tuned by {line['objective']}", line["valid_error"], ""
         setting = "λ0, not tuned" if line["objective"] == "λ0" else setting
-    fresh = "" if line.get("hold_out") is None else f"{line['hold_out']:.4f}"
-    numbers = [f"{line['certificate']:.4f}", f"{empirical:.4f}", fresh, f"{line['test_error']:.4f}"]
-    return [line["study"], setting, *numbers, f"{line['log_ratio_per_row']:.4f}", below]
+    fresh = "" if line.get("hold_out") is None else round_up(line["hold_out"])
+    numbers = [round_up(line["certificate"]), round_up(empirical), fresh, f"{line['test_error']:.4f}"]
+    return [line["study"], setting, *numbers, round_up(line["log_ratio_per_row"]), below]
 
 
 def _figure(name: str, rows: list[Row], posterior: str) -> Figure:

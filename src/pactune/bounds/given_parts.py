@@ -1,0 +1,53 @@
+"""The parts of a model that its training does not make: nobody but the user knows which data they have seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+__all__ = ["given_parts"]
+
+TABLES = set(vars(nn.Module()))  # where torch keeps what a module lists as its own
+
+
+def given_parts(model: nn.Module, *, drawn: bool = False) -> list[str]:
+    """Return the given parts in words: frozen parameters, buffers, and tensors in plain attributes.
+
+    The statistics of normalisation layers are not listed, because training makes them.
+
+    Args:
+        model: any model.
+        drawn: θ_0 is drawn by the modules' `reset_parameters`. Those that are not torch's own are listed too, because
+            they may hold pre-trained values.
+    """
+    owned = {id(part) for part in (*model.parameters(), *model.buffers(), *model.modules())}
+    found = [f"the frozen parameter {name}" for name, p in model.named_parameters() if not p.requires_grad]
+    for name, module in model.named_modules():
+        where = f" of {name}" if name else ""
+        if not isinstance(module, _NormBase):
+            own = module.named_buffers(recurse=False)
+            found += [f"the buffer {key}{where}" for key, value in own if value.is_floating_point()]
+        found += [
+            f"the attribute {key}{where}"
+            for key, value in vars(module).items()
+            if key not in TABLES and _holds(value, owned)
+        ]
+        if drawn and _draws_itself(module):
+            found.append(f"a reset_parameters of its own{where}")
+    return found
+
+
+def _holds(value: Any, owned: set[int]) -> bool:
+    """Say whether a plain attribute holds numbers that the model does not list as its own."""
+    if isinstance(value, (dict, list, tuple)):
+        parts = value.values() if isinstance(value, dict) else value
+        return any(_holds(part, owned) for part in parts)
+    numbers = isinstance(value, nn.Module) or (isinstance(value, Tensor) and value.is_floating_point())
+    return numbers and id(value) not in owned
+
+
+def _draws_itself(module: nn.Module) -> bool:
+    reset = getattr(module, "reset_parameters", None)
+    return callable(reset) and not str(getattr(reset, "__module__", "")).startswith("torch.")

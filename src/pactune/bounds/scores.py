@@ -1,0 +1,100 @@
+"""What a certificate asks of scores, labels and row losses; each refusal names the condition that is not met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pactune.data import Batch
+from pactune.data.source import map_tensors
+from pactune.errors import CertificateError
+
+__all__ = ["check_rows", "check_scores", "check_single_rows", "class_scores", "labels"]
+
+FEW = 2  # rows that are predicted by themselves, to see whether other rows matter
+
+
+def check_scores(scores: Any, rows: int) -> None:
+    """Refuse scores that are no finite numbers, or not one set of scores per row."""
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        found = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise CertificateError([f"finite scores: the model must return floating-point scores, got {found}"])
+    if scores.ndim == 0 or len(scores) != rows:
+        raise CertificateError([f"scores of every row: {rows} rows have scores of shape {tuple(scores.shape)}"])
+    broken = int((~scores.isfinite()).reshape(rows, -1).any(1).sum())
+    if broken:
+        raise CertificateError([f"finite scores: the scores of {broken} of {rows} rows are NaN or infinite"])
+
+
+def class_scores(scores: Tensor, *, single: bool) -> Tensor:
+    """Return scores as (rows, classes), or as (rows, 1) where the model has a single score per row."""
+    columns = scores.shape[1] if scores.ndim == 2 else 1 if scores.ndim == 1 else 0
+    if single and columns == 1:
+        return scores.reshape(-1, 1)
+    if not single and columns >= 2:
+        return scores
+    shape = tuple(scores.shape)
+    if single:
+        raise CertificateError([f"known prediction: `threshold` is for one score per row, got shape {shape}"])
+    raise CertificateError(
+        [
+            f"known prediction: scores of shape {shape} do not have one column per class; for one score per row say "
+            "ZeroOne(threshold=0.0) for logits, ZeroOne(threshold=0.5) for probabilities"
+        ]
+    )
+
+
+def labels(target: Any, shape: tuple[int, ...]) -> Tensor:
+    """Return the labels as class numbers, which must fit scores of shape (rows, classes)."""
+    rows, classes = shape
+    if not isinstance(target, Tensor) or tuple(target.shape) not in {(rows,), (rows, 1)} or target.is_complex():
+        found = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
+        raise CertificateError([f"one label per row: {rows} rows need one class number each, got {found}"])
+    flat = target.reshape(-1).double()
+    wrong = ~((flat >= 0) & (flat < classes) & (flat == flat.trunc()))
+    if bool(wrong.any()):
+        raise CertificateError(
+            [f"labels that fit: class numbers must be 0, …, {classes - 1}, got {flat[wrong][0].item()!r}"]
+        )
+    return flat.long()
+
+
+def check_rows(losses: Any, rows: int, largest: float) -> Tensor:
+    """Return the losses divided by the largest one, which none may exceed by more than rounding; float64 on the CPU."""
+    if not 0 < largest < float("inf"):
+        raise CertificateError([f"bounded loss: `largest` must be positive and finite, got {largest!r}"])
+    if not isinstance(losses, Tensor) or tuple(losses.shape) != (rows,):
+        found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise CertificateError([f"bounded loss: {rows} rows need a tensor of one loss each, got {found}"])
+    slack = largest * torch.finfo(losses.dtype).eps if losses.is_floating_point() else 0.0
+    values = losses.detach().double().cpu()
+    wrong = ~((values >= -slack) & (values <= largest + slack))
+    if bool(wrong.any()):
+        raise CertificateError(
+            [
+                f"bounded loss: {int(wrong.sum())} of {rows} rows have a loss that is not between 0 and "
+                f"`largest`={largest:g}, for example {values[wrong][0].item()!r}"
+            ]
+        )
+    return values.clamp(0.0, largest) / largest
+
+
+def check_single_rows(predict: Callable[[Batch], Any], batch: Batch, scores: Any) -> None:
+    """Refuse a model whose scores of a row depend on the other rows of the batch: such rows are not independent.
+
+    The tolerance is wide, because other batch sizes round differently; statistics of two rows are far off.
+    """
+    if batch.rows <= FEW or not isinstance(scores, Tensor) or not bool(scores.isfinite().all()):
+        return
+    alone = predict(batch._replace(data=map_tensors(batch.data, lambda part: part[:FEW]), rows=FEW))
+    size = float(scores.abs().max())
+    if not torch.allclose(alone, scores[:FEW], rtol=0.02, atol=0.02 * size):
+        raise CertificateError(
+            [
+                "prediction of single rows: the scores of a row change with the other rows of its batch, or at random "
+                "(batch statistics, dropout)"
+            ]
+        )
