@@ -63,7 +63,7 @@ class Ledger:
             for tensor in _floating(tensors):
                 entry, digest = self._tensors.get(tensor), _digest(tensor)
                 if entry is not None and digest is not None and digest != entry.begun:
-                    self._values[digest] = _merge(self._values.get(digest, ()), entry.seen)
+                    self._values[digest] = entry.seen  # the same values from an earlier fit had the same data
 
     def seen(self, tensors: Iterable[Tensor]) -> tuple[DataMark, ...]:
         """Return the samples that the present values of the tensors have seen, as far as it is known."""

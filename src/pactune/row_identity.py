@@ -30,6 +30,7 @@ SPACING_ROWS = 1000  # rows whose distance to their neighbours is looked at
 ROUNDING = 2.0**-20  # a relative distance that float32 arithmetic explains: such rows are always the same
 COARSEST = 2.0**-7  # a relative distance beyond bfloat16: rows farther apart are always different
 MARGIN = 32  # how much nearer than two rows of one sample the two copies of a row must be
+FARTHEST = MARGIN * COARSEST  # a relative distance beyond which neighbours do not matter
 TARGETS = {"y", "label", "labels", "target", "targets"}
 
 
@@ -57,17 +58,11 @@ class Rows(NamedTuple):
         return np.divide(found, longer, out=np.where(found > 0, np.inf, 0.0), where=longer > 0)
 
     def spacing(self) -> Spacing:
-        """Return how near different rows of the sample are: the nearest in a hundred, from some of its rows."""
+        """Return how near different rows of the sample are, from some of its rows."""
         chosen = np.unique(np.linspace(0, len(self.points) - 1, SPACING_ROWS).astype(int))
         some = Rows(self.points[chosen], self.lengths[chosen])
-        near = self.distances(some, count=5, within=MARGIN * COARSEST)
-        nearest = np.where(near > ROUNDING, near, np.inf).min(1)
-        closest = float(np.quantile(nearest, 0.01, method="lower")) * min(1.0, len(chosen) / 100)
-        tolerance = min(max(closest / MARGIN, ROUNDING), COARSEST)
-        if tolerance > ROUNDING:
-            return Spacing(tolerance, 0.0)
-        shares = [float((nearest <= factor * ROUNDING).mean()) / (factor - 1) for factor in (2, MARGIN)]
-        return Spacing(tolerance, max(shares))
+        near = self.distances(some, count=5, within=FARTHEST)
+        return Spacing.of(np.where(near > ROUNDING, near, np.inf).min(1))
 
 
 class Spacing(NamedTuple):
@@ -75,12 +70,27 @@ class Spacing(NamedTuple):
 
     Attributes:
         tolerance: the relative distance up to which two rows are taken for the same.
-        chance: the share of rows that meet another within the tolerance by chance. It is 0 unless the rows are so dense
-            that float32 rounding cannot tell them apart, as thousands of numbers on a line are.
+        chance: the share of rows that meet a different one within the tolerance by chance. It matters on a line only.
     """
 
     tolerance: float
     chance: float
+
+    @classmethod
+    def of(cls, nearest: Array) -> Spacing:
+        """Return the spacing from the distances of rows to the nearest different row.
+
+        The tolerance is 1/32 of the distance within which one row in a hundred meets another. How many meet at eight
+        times that distance gives the dimension of the data, and so how many meet within the tolerance by chance.
+        """
+        closest = float(np.quantile(nearest, 0.01, method="lower")) * min(1.0, len(nearest) / 100)
+        if closest >= FARTHEST:
+            return cls(COARSEST, 0.0)
+        if closest <= MARGIN * ROUNDING:
+            return cls(ROUNDING, max(_share(nearest, 2 * ROUNDING), _share(nearest, MARGIN * ROUNDING) / MARGIN))
+        wide, few = min(8 * closest, FARTHEST), max(_share(nearest, closest), 1 / len(nearest))
+        dimension = math.log(max(_share(nearest, wide), few) / few) / math.log(wide / closest)
+        return cls(closest / MARGIN, few * MARGIN ** -max(dimension, 1.0))
 
     def more_than_chance(self, count: int, rows: int) -> int:
         """Return a count of equal rows, or 0 where chance explains it: at most three standard errors more."""
@@ -133,6 +143,10 @@ class RowSketch(NamedTuple):
         """Return how many rows equal another row of the same sample, up to float32 rounding."""
         second = self.rows.distances(self.rows, count=2, within=ROUNDING)[:, 1] <= ROUNDING
         return self.rows.spacing().more_than_chance(int(second.sum()), len(second))
+
+
+def _share(nearest: Array, within: float) -> float:
+    return float((nearest <= within).mean())
 
 
 def _inputs(batches: Iterable[Batch]) -> Iterator[Tensor]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pactune.experiments.attempt_cases import ATTEMPTS
+from pactune.experiments.attempts import Attempt, run_attempt
 from pactune.experiments.coverage import CoverageStudy, Mode, run_coverage
 
 # settings in which the models overfit the bound sample: empirical error far below the true one
@@ -45,3 +47,14 @@ def test_the_log_ratio_has_the_moment_of_a_density(mode: Mode) -> None:
     found = run_coverage(study)
     assert abs(found.moment - 1) <= 4 * found.moment_error
     assert 1e-3 < found.moment_error < 0.1, "a log-ratio of zero, or an error of one, would prove nothing"
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: f"{attempt.item}: {attempt.name}")
+def test_an_attempt_at_a_false_certificate_is_refused_and_a_right_use_is_true(attempt: Attempt) -> None:
+    found = run_attempt(attempt, repetitions=1)
+    assert found.false == 0
+    assert found.refused == (0 if attempt.right else 1), found.words
+    if attempt.right:
+        assert found.truth is not None
+        assert found.certificate is not None
+        assert found.truth <= found.certificate

@@ -48,3 +48,12 @@ def test_committed_coverage() -> None:
     for row in read("coverage.json")["coverage"]:
         broken = row["name"].startswith("broken")
         assert (row["violations"] > row["delta"] * row["repetitions"]) == broken
+
+
+def test_committed_attempts() -> None:
+    found = read("coverage.json")["attempts"]
+    assert {row["item"].split()[0] for row in found} == {str(item) for item in range(10, 17)}
+    for row in found:
+        assert row["false"] == 0
+        assert row["refused"] == (0 if row["right"] else row["repetitions"])
+    assert sum(row["right"] for row in found) >= 5, "a library that refuses everything would pass too"

@@ -147,6 +147,13 @@ def certify(claim: Claim, *, delta: float = 0.05, grid: int = 1) -> Certificate:
     return issue(claim, claim.measure(), delta=delta, grid=grid)
 
 
+def _about(loss: Any) -> list[str]:
+    """Return what is taken from the author of a loss that is not the library's own."""
+    if type(loss).__module__.startswith("pactune.bounds"):
+        return []
+    return [f"the loss is between 0 and {loss.largest:g} on every row, on rows that are not in the sample too"]
+
+
 def issue(claim: Claim, evidence: Evidence, *, delta: float, grid: int) -> Certificate:
     """Turn evidence into a certificate; the conditions must have been checked."""
     share, largest = delta / grid, claim.loss.largest
@@ -161,7 +168,7 @@ def issue(claim: Claim, evidence: Evidence, *, delta: float, grid: int) -> Certi
         kl=evidence.log_ratio or 0.0,
         n=evidence.n,
         mode=claim.mode,
-        assumptions=(*claim.assumptions(), *claim.provenance.stated),
+        assumptions=(*claim.assumptions(), *_about(claim.loss), *claim.provenance.stated),
         provenance=claim.provenance,
         loss=claim.loss.name,
         largest=largest,
