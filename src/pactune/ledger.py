@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
 
@@ -17,11 +18,12 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from pactune.errors import DataError
 from pactune.provenance import DataMark
 
 __all__ = ["LEDGER", "Ledger"]
 
-HELD = 16  # samples whose data are kept; of older ones only a sketch of the rows is
+HELD = 16  # samples that are kept as they are; of older ones only what tells their rows apart
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._tensors = WeakTensorKeyDictionary()
+        self._tensors: MutableMapping[Tensor, _Entry] = WeakTensorKeyDictionary()
         self._values: dict[bytes, tuple[_Sample, ...]] = {}
         self._samples: deque[_Sample] = deque()
 
@@ -52,7 +54,7 @@ class Ledger:
         with self._lock:
             fresh = [self._sample(mark) for mark in marks]
             for tensor in _floating(tensors):
-                digest, old = _digest(tensor), self._tensors.get(tensor)
+                digest, old = _digest(tensor), self._entry(tensor)
                 known = _merge(self._known(tensor, digest), fresh)
                 clean = old.clean if old is not None else digest
                 self._tensors[tensor] = _Entry(clean, digest, known)
@@ -61,7 +63,7 @@ class Ledger:
         """Record the values that the tensors have now, so that copies of them are recognised."""
         with self._lock:
             for tensor in _floating(tensors):
-                entry, digest = self._tensors.get(tensor), _digest(tensor)
+                entry, digest = self._entry(tensor), _digest(tensor)
                 if entry is not None and digest is not None and digest != entry.begun:
                     self._values[digest] = entry.seen  # the same values from an earlier fit had the same data
 
@@ -70,25 +72,28 @@ class Ledger:
         found: tuple[_Sample, ...] = ()
         with self._lock:
             for tensor in _floating(tensors):
-                if self._tensors.get(tensor) is not None or self._values:
+                if self._entry(tensor) is not None or self._values:
                     found = _merge(found, self._known(tensor, _digest(tensor)))
             return tuple(sample.mark for sample in found)
 
+    def _entry(self, tensor: Tensor) -> _Entry | None:
+        return self._tensors.get(tensor, None)
+
     def _known(self, tensor: Tensor, digest: bytes | None) -> tuple[_Sample, ...]:
         """Return what a tensor has seen; one that holds its values from before the first fit again is clean."""
-        entry = self._tensors.get(tensor)
+        entry = self._entry(tensor)
         followed = entry.seen if entry is not None and digest != entry.clean else ()
         return _merge(followed, self._values.get(digest, ()) if digest is not None else ())
 
     def _sample(self, mark: DataMark) -> _Sample:
-        """Return the record of a sample, and let go of the data of an old one."""
+        """Return the record of a sample, and let go of what an old one holds in memory."""
         old = next((sample for sample in self._samples if sample.mark is mark), None)
         if old is not None:
             return old
         self._samples.append(_Sample(mark))
         if len(self._samples) > HELD:
             oldest = self._samples.popleft()
-            if oldest.mark.rows is not None or not getattr(oldest.mark.data, "draws", True):
+            with suppress(DataError):  # rows that cannot be told apart are refused when somebody asks for them
                 oldest.mark = oldest.mark.light()
         return self._samples[-1]
 

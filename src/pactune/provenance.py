@@ -97,7 +97,12 @@ class DataMark:
         return sum(count for count in Counter(self.identifiers).values() if count > 1)
 
     def light(self) -> DataMark:
-        """Return the same mark without the data: it can be compared with samples that still have theirs."""
+        """Return the same mark with less in memory: it can be compared with samples that still have their data.
+
+        Tensors are let go. Data that have to be read are not read for this; they are kept without what was cached.
+        """
+        if self.rows is None and self.data.draws:
+            return DataMark(self.name, self.data.bare())
         twin = DataMark(self.name, None, self.rows)
         kept: dict[str, Any] = {"size": self.size, "identifiers": self.identifiers}
         twin.__dict__.update(kept if self.rows is not None else {**kept, "sketch": self.sketch})

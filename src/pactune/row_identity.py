@@ -55,7 +55,8 @@ class Rows(NamedTuple):
         found, at = cKDTree(self.points).query(others.points, k=list(range(1, count + 1)), distance_upper_bound=bound)
         lengths = np.append(self.lengths, 1.0)[at]  # a row without a neighbour has the number that follows the last
         longer = np.maximum(lengths, others.lengths[:, None])
-        return np.divide(found, longer, out=np.where(found > 0, np.inf, 0.0), where=longer > 0)
+        relative: Array = np.divide(found, longer, out=np.where(found > 0, np.inf, 0.0), where=longer > 0)
+        return relative
 
     def spacing(self) -> Spacing:
         """Return how near different rows of the sample are, from some of its rows."""

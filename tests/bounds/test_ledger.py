@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import TensorDataset
 
 import pactune as pt
 from pactune import bounds
+from pactune.data import as_source
 from pactune.engine import PairedChains
 from pactune.errors import CertificateError
 from pactune.ledger import HELD, LEDGER, Ledger
@@ -320,3 +322,15 @@ def test_the_ledger_does_not_keep_a_model_alive() -> None:
     del model
     gc.collect()
     assert gone() is None
+
+
+def test_an_old_data_set_is_kept_without_its_cache() -> None:
+    data = TensorDataset(*rows(1))
+    source = as_source(data, role="train", device=torch.device("cpu"))
+    for kept in (source, source.subset(torch.arange(10))):
+        mark = DataMark("train", kept)
+        next(kept.epoch())
+        light = mark.light()
+        assert kept.__dict__["_full"] is not None
+        assert light.source.__dict__["_full"] is None
+        assert light.shared(DataMark("again", rows(1))) == kept.rows

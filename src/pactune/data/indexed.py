@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,13 +25,7 @@ EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated wi
 
 
 class Indexed(Source):
-    """A data set whose rows can be asked for by index.
-
-    Attributes:
-        draws: whether making a row may draw from torch's global generator, as an augmentation does.
-    """
-
-    draws: bool = False
+    """A data set whose rows can be asked for by index."""
 
     def __init__(self, rows: int, *, batch_size: int | None, shuffle: bool, drop_last: bool) -> None:
         if rows == 0:
@@ -107,6 +102,12 @@ class Indexed(Source):
         chosen = torch.linspace(self.rows - 1, 0, min(self.rows, REREAD_ROWS)).long()
         return self.subset(chosen).epoch()
 
+    def bare(self) -> Source:
+        """Return the same rows without the cached batch."""
+        twin = copy.copy(self)
+        twin._full = twin._order = None
+        return twin
+
     def fingerprint(self) -> str:
         """Return the sizes."""
         return f"{self.rows} rows in batches of {self._size}"
@@ -124,6 +125,9 @@ class _Subset(Indexed):
         super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
         self._base, self._chosen, self.draws = base, rows, base.draws
 
+    def bare(self) -> Source:
+        return _Subset(cast(Indexed, self._base.bare()), self._chosen)
+
     def _take(self, index: Tensor) -> Any:
         return self._base._take(self._chosen[index])
 
@@ -133,6 +137,8 @@ class _Subset(Indexed):
 
 class TensorRows(Indexed):
     """Rows of tensors that are all in memory."""
+
+    draws = False
 
     def __init__(self, tensors: Sequence[Tensor], *, batch_size: int | None) -> None:
         super().__init__(len(tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
@@ -155,8 +161,6 @@ class TensorRows(Indexed):
 
 class DatasetRows(Indexed):
     """Rows of a map-style `Dataset`."""
-
-    draws = True
 
     def __init__(
         self,

@@ -56,6 +56,10 @@ class LoaderBatches(Source):
         """Read the loader once."""
         return quietly(self._once())
 
+    def bare(self) -> Source:
+        """Return the same loader without its reading positions."""
+        return LoaderBatches(self._loader, device=self._device)
+
     def again(self) -> Iterator[Batch]:
         """Read the loader once more, with other random draws."""
         return quietly(self._once(), key=1)

@@ -39,10 +39,12 @@ class Source(ABC):
     Attributes:
         replayable: whether a step's mini-batch can be asked for again; if not, they are read once and in order.
         steady: whether every step meets the same mini-batch, the whole data set.
+        draws: whether making a row may draw random numbers, as an augmentation does; False for tensors in memory.
     """
 
     replayable: bool = True
     steady: bool = False
+    draws: bool = True
 
     @property
     @abstractmethod
@@ -67,6 +69,10 @@ class Source(ABC):
     def again(self) -> Iterator[Batch]:
         """Read rows a second time with other random draws; nothing where reading cannot change a row."""
         return iter(())
+
+    def bare(self) -> Source:
+        """Return the same data without what reading them has cached."""
+        return self
 
     def first(self) -> Batch:
         """Return one batch, to try things out on.

@@ -113,8 +113,7 @@ def _second_fit(way: Callable[[nn.Module], nn.Module]) -> Callable[[int], Claim]
     def claim(seed: int) -> Claim:
         first, model = rows(seed, "train"), linear()
         fit(make_problem(model, first, rows(seed, "valid")))
-        model = way(model)
-        result = fit(make_problem(model, rows(seed, "other"), rows(seed, "more")), lr=0.005)
+        result = fit(make_problem(way(model), rows(seed, "other"), rows(seed, "more")), lr=0.005)
         return HoldOut(result.model, first, result.provenance)
 
     return claim
@@ -187,12 +186,13 @@ class _Memory(nn.Module):
         if kind == "reset":
             self.expert.requires_grad_(True)
             start = copy.deepcopy(expert.state_dict())
-            self.expert.reset_parameters = lambda: self.expert.load_state_dict(start)  # type: ignore[assignment,method-assign,return-value]
+            self.expert.reset_parameters = lambda: self.expert.load_state_dict(start)  # type: ignore[method-assign]
 
     def forward(self, x: Tensor) -> Tensor:
         expert = self.expert if hasattr(self, "expert") else self.experts[0]
         scores: Tensor = expert(x)
-        return 3 * scores + 0.1 * self.head(scores)
+        mixed: Tensor = 3 * scores + 0.1 * self.head(scores)
+        return mixed
 
 
 def _pretrained(kind: str, *, on: str = "train", stated: bool = False) -> Callable[[int], Claim]:

@@ -92,10 +92,22 @@ def run_attempt(attempt: Attempt, repetitions: int, delta: float = 0.05) -> Outc
                 words.append(str(refusal))
                 continue
             values.append((value, _truth(claim, seed) if attempt.truth is None else attempt.truth))
-    means = [sum(part) / len(values) for part in zip(*values, strict=True)] or [None, None]
-    false = sum(truth > value for value, truth in values)
-    first = words[0] if words else ""
-    return Outcome(attempt.item, attempt.name, attempt.right, repetitions, len(words), false, *means, first)
+    certificate, truth = (_mean([pair[part] for pair in values]) for part in (0, 1))
+    return Outcome(
+        item=attempt.item,
+        name=attempt.name,
+        right=attempt.right,
+        repetitions=repetitions,
+        refused=len(words),
+        false=sum(true > value for value, true in values),
+        certificate=certificate,
+        truth=truth,
+        words=words[0] if words else "",
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _truth(claim: Claim, seed: int) -> float:
