@@ -217,7 +217,9 @@ def _directions(columns: int) -> tuple[Tensor | None, float]:
     """
     if columns <= DIRECTIONS:
         return None, 1.0
-    drawn = torch.randn(columns, DIRECTIONS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.randn(
+        columns, DIRECTIONS, generator=torch.Generator(device="cpu").manual_seed(0), dtype=torch.float64, device="cpu"
+    )
     return torch.linalg.qr(drawn).Q, min(1.0, 2 * math.sqrt(DIRECTIONS / columns))
 
 

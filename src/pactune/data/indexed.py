@@ -99,7 +99,7 @@ class Indexed(Source):
         """Read some rows a second time, the last ones first, so that each meets other random draws."""
         if not self.draws:
             return iter(())
-        chosen = torch.linspace(self.rows - 1, 0, min(self.rows, REREAD_ROWS)).long()
+        chosen = torch.linspace(self.rows - 1, 0, min(self.rows, REREAD_ROWS), device="cpu").long()
         return self.subset(chosen).epoch()
 
     def bare(self) -> Source:

@@ -81,7 +81,7 @@ class ChangeDetector:
     def __init__(self) -> None:
         self._first: WeakKeyDictionary[Problem, object] = WeakKeyDictionary()
 
-    def run(self, step: Callable[[], None], problems: Iterable[Problem]) -> list[Problem]:
+    def run(self, step: Callable[[], object], problems: Iterable[Problem]) -> list[Problem]:
         """Run a step; return the problems that it changed, or that differ from how they were first seen."""
         before = {problem: fixed_parts(problem) for problem in problems}
         step()

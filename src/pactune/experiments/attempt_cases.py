@@ -38,7 +38,7 @@ class _Always(nn.Module):
 
     def __init__(self, value: float, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.tensor(value))
+        self.bias = nn.Parameter(torch.tensor(value, device="cpu"))
         self.columns = shape
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class _Always(nn.Module):
 def _always(value: float, shape: tuple[int, ...], loss: BoundedLoss | None = None) -> Callable[[int], Claim]:
     def claim(seed: int) -> Claim:
         x, _ = rows(seed, "fresh", 400)
-        y = (torch.rand(400) > ZEROS).long()
+        y = (torch.rand(400, device="cpu") > ZEROS).long()
         return HoldOut(_Always(value, shape), (x, y), nothing(), loss or ZeroOne())
 
     return claim
@@ -76,7 +76,7 @@ class _Shaken(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         x, y = self._sample
-        return x[index] + 0.05 * torch.randn(x.shape[1]), y[index]
+        return x[index] + 0.05 * torch.randn(x.shape[1], device="cpu"), y[index]
 
 
 def _augmented(*, identified: bool, fresh: bool) -> Callable[[int], Claim]:
@@ -95,7 +95,7 @@ def _augmented(*, identified: bool, fresh: bool) -> Callable[[int], Claim]:
 def _repeated(noise: float) -> Callable[[int], Claim]:
     def claim(seed: int) -> Claim:
         x, y = rows(seed, "fresh", 12)
-        x = x.repeat(100, 1) + noise * torch.randn(1200, x.shape[1])
+        x = x.repeat(100, 1) + noise * torch.randn(1200, x.shape[1], device="cpu")
         return HoldOut(linear(), (x, y.repeat(100)), nothing())
 
     return claim
@@ -244,7 +244,7 @@ SAME = {
     "rounded to bfloat16": lambda x, y: (x.bfloat16().float(), y),
     "rounded to float16": lambda x, y: (x.half().float(), y),
     "shifted by 1e-7": lambda x, y: (x + 1e-7, y),
-    "noise of 1e-5": lambda x, y: (x + 1e-5 * torch.randn(x.shape), y),
+    "noise of 1e-5": lambda x, y: (x + 1e-5 * torch.randn(x.shape, device="cpu"), y),
     "in another order": lambda x, y: (x.flip(0), y.flip(0)),
 }
 

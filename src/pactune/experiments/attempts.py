@@ -129,8 +129,8 @@ def _truth(claim: Claim, seed: int) -> float:
 def rows(seed: int, name: str, count: int = ROWS) -> Sample:
     """Draw a sample that no other seed or name has."""
     generator = torch.Generator().manual_seed(sum(1000**i * ord(c) for i, c in enumerate(name[:3])) + seed)
-    y = torch.randint(0, 2, (count,), generator=generator)
-    x = torch.randn(count, DIMENSIONS, generator=generator)
+    y = torch.randint(0, 2, (count,), generator=generator, device="cpu")
+    x = torch.randn(count, DIMENSIONS, generator=generator, device="cpu")
     x[:, 0] += SEPARATION * (2 * y - 1)
     return x, y
 

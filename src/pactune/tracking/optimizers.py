@@ -44,7 +44,7 @@ def fits_memory(held: dict[str, Any], expected: dict[str, str], shape: list[int]
 
 
 def _stand_ins(group: dict[str, Any]) -> dict[str, Any]:
-    small = [torch.zeros([SIZE] * value.ndim, dtype=value.dtype) for value in group["params"]]
+    small = [torch.zeros([SIZE] * value.ndim, dtype=value.dtype, device="cpu") for value in group["params"]]
     for value in small:
         value.grad = torch.zeros_like(value)
     options = {name: value for name, value in group.items() if name not in ("params", "fused", "capturable")}
