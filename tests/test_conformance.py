@@ -112,6 +112,9 @@ DYNAMICS: dict[str, Dynamics] = {
     "adam": pt.Adam(0.05, eps=1e-3),
     "adam coupled": pt.Adam(0.05, eps=1e-3, decoupled=False),
     "langevin": pt.Langevin(0.3, inverse_temperature=50.0),
+    "clipped nesterov": pt.SGD(0.3, momentum=0.7, nesterov=True, clip=0.2),
+    "clipped adam": pt.Adam(0.05, eps=1e-3, clip=0.2),
+    "clipped langevin": pt.Langevin(0.3, inverse_temperature=50.0, clip=0.2),
     "langevin with schedule": pt.Langevin(lambda t: 0.3 / (1 + t), inverse_temperature=50.0),
 }
 OBJECTIVES: dict[str, Objective] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -252,3 +253,58 @@ def test_a_round_leaves_where_it_started_alone() -> None:
         after = [value for part in (state.params, *state.slots.values()) for value in part.values()]
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
         lane.follow(lane.after(outcome))
+
+
+CLIP = 0.15  # below the gradient of every one of the first steps
+CLIPPED = {
+    "sgd": (pt.SGD(0.1, clip=CLIP), functools.partial(torch.optim.SGD, lr=0.1), {"coupled": DECAY}),
+    "langevin": (
+        pt.Langevin(0.1, inverse_temperature=math.inf, clip=CLIP),
+        functools.partial(torch.optim.SGD, lr=0.1),
+        {"coupled": DECAY},
+    ),
+    "adam": (pt.Adam(0.01, clip=CLIP), functools.partial(torch.optim.Adam, lr=0.01), {"decoupled": DECAY}),
+}
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_a_clip_is_that_of_torch_before_the_step(name: str) -> None:
+    """torch.nn.utils.clip_grad_norm_ divides by the norm + 1e-6, hence the tolerance."""
+    inner, factory, decay = CLIPPED[name]
+
+    def clipped(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = factory(parameters)
+        params = optimizer.param_groups[0]["params"]
+        optimizer.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(params, CLIP) and None)
+        return optimizer
+
+    ours = run_ours(problem(), inner)
+    assert_same(ours, run_torch(problem(), clipped, **decay), tolerance=1e-4)
+    free = run_ours(problem(), dataclasses.replace(inner, clip=None))
+    assert max(float((ours[n] - free[n]).abs().max()) for n in free) > 1e-2, "a clip that never acts proves nothing"
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+def test_chains_clip_each_by_its_own_norm(chains: int) -> None:
+    """Chains that are run as one would share a norm; the default engine must not do that."""
+
+    def rows(engine: str) -> Any:
+        given = problem()
+        outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
+        inner = pt.Langevin(0.1, inverse_temperature=100.0, clip=CLIP)
+        objective = pt.PACBayes(0.1, clip_train=CLIP)
+        tuner = pt.Tuner(
+            given, inner=inner, inner_steps=5, outer=outer, objective=objective, chains=chains, engine=engine
+        )
+        return tuner.fit(2, progress=False).history.drop(columns="seconds")
+
+    torch.testing.assert_close(
+        torch.tensor(rows("traced").values), torch.tensor(rows("eager").values), rtol=1e-9, atol=0
+    )
+
+
+@pytest.mark.parametrize("make", [pt.SGD, pt.Adam, functools.partial(pt.Langevin, inverse_temperature=9.0)])
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf, "1"])
+def test_a_clip_is_a_positive_norm(make: Any, clip: Any) -> None:
+    with pytest.raises(pt.SettingError, match="`clip` must be a positive finite norm or None"):
+        make(0.1, clip=clip)

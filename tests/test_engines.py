@@ -85,6 +85,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "schedule": {"inner": pt.SGD(lr=lambda t: 0.1 / (1 + t), momentum=0.9)},
     "stride": {"path_stride": 3},
     "clipped": {"objective": pt.PACBayes(zeta=0.1, clip_train=0.5, clip_valid=0.5)},
+    "clipped step": {"inner": pt.SGD(lr=0.1, momentum=0.9, clip=0.5)},
     "flatness": {"objective": pt.Flatness(zeta=0.1)},
     "validation risk": {"objective": pt.ValidationRisk()},
     "window": {"hypergradient": pt.Windowed(10)},

@@ -13,7 +13,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
+from pactune.bounds.langevin_kl import ChainStep, unequal_path_kl
 from pactune.objectives import PathContext
+from pactune.testing.frozen import record_path
 from pactune.trees import Params, dot, sub
 
 DOUBLE = torch.float64
@@ -29,8 +31,8 @@ def gradients(scale: float, seed: int = 0) -> tuple[Params, Params]:
     return draw(), draw()
 
 
-def context(eta: float = 0.1, train: int = 20, valid: int = 20) -> PathContext:
-    return PathContext(eta, {}, train, valid)
+def context(eta: float = 0.1, train: int = 20, valid: int = 20, tau: float | None = None) -> PathContext:
+    return PathContext(eta, {}, train, valid, tau)
 
 
 def doubles(rows: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -101,6 +103,78 @@ def test_same_distribution_has_the_training_risk() -> None:
     assert value.regularizer == pytest.approx(float(by_hand("pac-bayes", lam.requires_grad_())[1].sqrt()), rel=1e-12)
 
 
+def same_distribution(hyper: nn.Module, model: nn.Module, **losses: Any) -> pt.Tuner:
+    problem = pt.Problem(model, hyper, train=doubles(8, 0), valid=doubles(7, 1), **losses)
+    outer = torch.optim.Adam(hyper.parameters(), lr=0.3)
+    return pt.Tuner(problem, inner=pt.SGD(0.3), inner_steps=5, outer=outer, objective=pt.SameDistribution(0.01))
+
+
+def linear() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return nn.Linear(4, 3, dtype=DOUBLE)
+
+
+def unweighted_risk(model: nn.Module) -> float:
+    x, y = doubles(8, 0)
+    with torch.no_grad():
+        return float(F.cross_entropy(model(x), y))
+
+
+def test_same_distribution_does_not_weigh_its_first_term() -> None:
+    """A weighted risk is least at weights of 0, whatever the model learns."""
+    hyper = pt.ExampleWeights(8).double()
+    with torch.no_grad():
+        hyper.logits.copy_(torch.linspace(-1, 1, 8))
+    tuner = same_distribution(hyper, linear(), loss=F.cross_entropy)
+    assert tuner.hypergradient().risk == pytest.approx(unweighted_risk(tuner.problem.model), rel=1e-12)
+    result = tuner.fit(40, progress=False)
+    assert float(hyper.weights().mean()) > 0.5
+    assert result.rows[-1]["risk"] == pytest.approx(unweighted_risk(tuner.problem.model), rel=1e-12)
+
+
+class Value(nn.Module):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(value, dtype=DOUBLE))
+
+
+def scaled(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+    return hyper.value.exp() * F.cross_entropy(model(batch[0]), batch[1])
+
+
+def smoothed(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+    scores = model(batch[0]).log_softmax(1)
+    share = hyper.value.sigmoid()
+    return (1 - share) * F.nll_loss(scores, batch[1]) - share * scores.mean()
+
+
+def plain(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize("train_loss", [scaled, smoothed])
+def test_same_distribution_judges_training_rows_by_the_validation_loss(train_loss: Any) -> None:
+    """λ may shape the training loss; the risk that it is to minimise is that of the validation loss."""
+    tuner = same_distribution(Value(-1.0), linear(), train_loss=train_loss, valid_loss=plain)
+    assert tuner.hypergradient().risk == pytest.approx(unweighted_risk(tuner.problem.model), rel=1e-12)
+
+
+def test_same_distribution_needs_training_rows_that_the_validation_loss_can_read() -> None:
+    problem = pt.Problem(
+        linear(),
+        hyper := Value(-1.0),
+        train=(*doubles(8, 0), torch.arange(8)),
+        valid=doubles(7, 1),
+        train_loss=scaled,
+        valid_loss=lambda model, batch, hyper: (lambda x, y: F.cross_entropy(model(x), y))(*batch),
+    )
+    outer = torch.optim.Adam(hyper.parameters(), lr=0.3)
+    tuner = pt.Tuner(problem, inner=pt.SGD(0.3), inner_steps=2, outer=outer, objective=pt.SameDistribution(0.01))
+    with pytest.raises(pt.SettingError, match="the validation loss of the training rows"):
+        tuner.hypergradient()
+
+
 @pytest.mark.parametrize("estimator", [pt.Truncated(0), pt.Truncated(2), pt.Windowed(3), pt.ForwardMode()], ids=str)
 @pytest.mark.parametrize("chain_mean", ["inside", "outside"])
 def test_no_incoherence_gives_gradient_zero_and_never_nan(estimator: Any, chain_mean: Any) -> None:
@@ -147,12 +221,20 @@ def test_one_clip_leaves_the_other_gradient_alone() -> None:
     torch.testing.assert_close(found, dot(difference, difference), rtol=1e-12, atol=0)
 
 
-def test_closed_form_of_derivatives_is_that_of_autograd() -> None:
+CLIPS: list[dict[str, float]] = [{}, {"clip_train": 0.5}, {"clip_valid": 0.5}, {"clip_train": 0.5, "clip_valid": 0.7}]
+
+
+@pytest.mark.parametrize("clips", CLIPS, ids=str)
+def test_measure_has_the_value_and_the_derivatives_of_the_summand(clips: dict[str, float]) -> None:
+    """A clip on one side alone acts too: the closed form is for no clip at all."""
     train, valid = gradients(1.0)
-    fast = pt.PACBayes(1.0).measure(train, valid, context())
-    slow = super(pt.PACBayes, pt.PACBayes(1.0)).measure(train, valid, context())
+    objective = pt.PACBayes(1.0, **clips)
+    fast = objective.measure(train, valid, context())
+    slow = super(pt.PACBayes, objective).measure(train, valid, context())
     for a, b in zip(fast, slow, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+    if clips:
+        assert float(fast.summand) < 0.9 * float(pt.PACBayes(1.0).measure(train, valid, context()).summand)
 
 
 def test_unequal_steps_with_equal_steps_is_a_quarter_eta() -> None:
@@ -163,20 +245,44 @@ def test_unequal_steps_with_equal_steps_is_a_quarter_eta() -> None:
 
 
 @pytest.mark.parametrize("clip", [None, 0.7])
-def test_unequal_steps_is_the_divergence_of_two_gaussian_steps(clip: float | None) -> None:
-    """KL of N(θ − η_T∇R_T, 2η_T/n_T) from N(θ − η_V clip(∇R_V), 2η_V/n_V), by torch.distributions."""
+@pytest.mark.parametrize(("tau", "valid_tau"), [(None, None), (7.0, None), (7.0, 7.0), (500.0, 40.0), (None, 40.0)])
+def test_unequal_steps_is_the_divergence_of_two_gaussian_steps(
+    clip: float | None, tau: float | None, valid_tau: float | None
+) -> None:
+    """KL of N(θ − η_T∇R_T, 2η_T/τ_T) from N(θ − η_V clip(∇R_V), 2η_V/τ_V), by torch.distributions."""
     train, valid = gradients(1.0)
     eta, valid_lr, rows, valid_rows = 0.3, 0.1, 30, 12
     shrink = min(1.0, clip / float(dot(valid, valid).sqrt())) if clip else 1.0
 
-    def step(gradient: Params, size: float, count: int, factor: float) -> MultivariateNormal:
+    def step(gradient: Params, size: float, inverse_temperature: float, factor: float) -> MultivariateNormal:
         mean = -size * factor * torch.cat([g.reshape(-1) for g in gradient.values()])
-        return MultivariateNormal(mean, 2 * size / count * torch.eye(len(mean), dtype=DOUBLE))
+        return MultivariateNormal(mean, 2 * size / inverse_temperature * torch.eye(len(mean), dtype=DOUBLE))
 
-    divergence = kl_divergence(step(train, eta, rows, 1.0), step(valid, valid_lr, valid_rows, shrink))
-    objective = pt.UnequalSteps(valid_lr=valid_lr, clip_valid=clip)
-    found = objective.summand(train, valid, context(eta, rows, valid_rows))
-    torch.testing.assert_close(found, divergence / valid_rows, rtol=1e-10, atol=0)
+    posterior, prior = step(train, eta, tau or rows, 1.0), step(valid, valid_lr, valid_tau or valid_rows, shrink)
+    objective = pt.UnequalSteps(valid_lr=valid_lr, clip_valid=clip, valid_inverse_temperature=valid_tau)
+    found = objective.summand(train, valid, context(eta, rows, valid_rows, tau))
+    torch.testing.assert_close(found, kl_divergence(posterior, prior) / valid_rows, rtol=1e-10, atol=0)
+
+
+def test_unequal_steps_is_the_divergence_of_the_chain_that_is_run() -> None:
+    """The library's own path divergence, with the temperature of the Langevin chain; n_T = 8 and n_V = 7."""
+    tau, eta, valid_lr, steps = 300.0, 0.3, 0.1, 3
+    tuner = tuner_for(pt.UnequalSteps(valid_lr=valid_lr), inner=pt.Langevin(eta, inverse_temperature=tau))
+    (path,) = record_path(tuner.plan(1.0), tuner.lane, tuner.problem.hyperparameters())
+    pairs = [_pair(tuner.problem, state.params) for state in path.states[:steps]]
+    drifts = [sum(float(((eta * a - valid_lr * b) ** 2).sum()) for a, b in zip(*pair, strict=True)) for pair in pairs]
+    chain = [ChainStep(drift, eta, valid_lr) for drift in drifts]
+    expected = unequal_path_kl(chain, train_tau=tau, valid_tau=7.0, parameters=15) / 7
+    assert tuner.hypergradient().regularizer ** 2 == pytest.approx(expected, rel=1e-10)
+
+
+def _pair(problem: pt.Problem, params: Params) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the gradients of both risks, the training one with its penalty, as lists."""
+    leaves = [p.detach().requires_grad_() for p in params.values()]
+    found = []
+    for x, y in (doubles(8, 0), doubles(7, 1)):
+        found.append(list(torch.autograd.grad(F.cross_entropy(F.linear(x, *leaves), y), leaves)))
+    return [g + 0.2 * p.detach() for g, p in zip(found[0], leaves, strict=True)], found[1]
 
 
 def test_mean_outside_the_root_is_at_most_the_mean_inside() -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "add_",
     "axpy",
     "blocks",
+    "clip",
     "clone",
     "detach",
     "dot",
@@ -100,6 +101,14 @@ def dot(a: Params, b: Params) -> Tensor:
 def norm(a: Params) -> Tensor:
     """Return the Euclidean norm ‖a‖ over all tensors."""
     return dot(a, a).sqrt()
+
+
+def clip(a: Params, bound: float | None) -> Params:
+    """Return a / max(1, ‖a‖/γ), smooth at a = 0; None for γ clips nothing."""
+    if bound is None:
+        return a
+    length = dot(a, a).clamp_min(bound * bound).sqrt()
+    return scale(bound / length, a)
 
 
 def blocks(a: Params) -> list[list[str]]:

@@ -15,6 +15,7 @@ from pactune.dynamics.base import (
     Slots,
     StepAdjoint,
     StepInputs,
+    check_clip,
     check_positive,
     coupled,
     coupled_adjoint,
@@ -22,7 +23,7 @@ from pactune.dynamics.base import (
     step_size,
 )
 from pactune.errors import SettingError
-from pactune.trees import Params, add, blocks, map_tree, scale, zeros_like
+from pactune.trees import Params, add, blocks, clip, map_tree, scale, zeros_like
 
 __all__ = ["Adam"]
 
@@ -38,15 +39,19 @@ class Adam(Dynamics):
         betas: decay of the two moving averages.
         eps: added to the root of the second one.
         decoupled: θ ← θ' − η ∇penalty(θ') after the Adam step; False adds the penalty to the gradient.
+        clip: clip the gradient to this norm before it enters the averages; None clips nothing. The penalty is part of
+            it unless `decoupled`.
     """
 
     lr: Schedule
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     decoupled: bool = True
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
+        check_clip(self.clip)
         check_positive("eps", self.eps)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise SettingError(f"`betas` must be two numbers in [0, 1), got {self.betas}")
@@ -63,7 +68,7 @@ class Adam(Dynamics):
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1} and the moving averages after the step."""
         eta, (beta1, beta2) = inputs.numbers["lr"], self.betas
-        gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
+        gradient = clip(inputs.gradient, self.clip) if self.decoupled else coupled(params, inputs, self.clip)
         if not (inputs.factors or torch.is_grad_enabled()):
             moved, slots = self._fused(params, slots, gradient, inputs.numbers, donated=inputs.donated)
             return (decay(moved, inputs, eta) if self.decoupled else moved), slots
@@ -112,7 +117,12 @@ class Adam(Dynamics):
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
     ) -> StepAdjoint | None:
-        """Return the adjoint in closed form; with a decoupled penalty, that of the decay comes first."""
+        """Return the adjoint in closed form; with a decoupled penalty, that of the decay comes first.
+
+        With a clip there is none.
+        """
+        if self.clip is not None:
+            return None
         gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
         eta, numbers = inputs.numbers["lr"], inputs.numbers
         moved, after = self._fused(params, slots, gradient, numbers)

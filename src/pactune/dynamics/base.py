@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pactune.errors import SettingError
-from pactune.trees import Params, add, blocks, map_tree, scale, sub, sub_
+from pactune.trees import Params, add, blocks, clip, map_tree, scale, sub, sub_
 
 __all__ = [
     "Dynamics",
@@ -20,6 +20,7 @@ __all__ = [
     "StepAdjoint",
     "StepInputs",
     "StepSize",
+    "check_clip",
     "check_positive",
     "descend",
 ]
@@ -80,6 +81,7 @@ class Dynamics(ABC):
 
     lr: Schedule
 
+    clip: float | None = None  # the norm to which a step clips its gradient
     differentiable: bool = True
     uses_noise: bool = False
     pull_back_needs_gradient: bool = True  # False where `pull_back` always has a closed form without its value
@@ -143,11 +145,11 @@ def descend(params: Params, direction: Params, eta: Number, factors: Params) -> 
     return {name: p - step_size(eta, factors, name) * direction[name] for name, p in params.items()}
 
 
-def coupled(params: Params, inputs: StepInputs) -> Params:
-    """Return the gradient of the whole training risk, penalty included."""
+def coupled(params: Params, inputs: StepInputs, bound: float | None = None) -> Params:
+    """Return the gradient of the whole training risk, penalty included, clipped to a norm."""
     if inputs.penalty_gradient is None:
-        return inputs.gradient
-    return map_tree(lambda g, d: g + d, inputs.gradient, inputs.penalty_gradient(params))
+        return clip(inputs.gradient, bound)
+    return clip(map_tree(lambda g, d: g + d, inputs.gradient, inputs.penalty_gradient(params)), bound)
 
 
 def decay(params: Params, inputs: StepInputs, eta: Number) -> Params:
@@ -169,6 +171,12 @@ def coupled_adjoint(
     if inputs.penalty_product is None:
         return StepAdjoint(by_gradient, by_params, slots)
     return StepAdjoint(by_gradient, add(by_params, inputs.penalty_product(at, by_gradient)), slots, at, by_gradient)
+
+
+def check_clip(value: float | None) -> None:
+    """Raise unless a clipping norm is None or positive and finite."""
+    if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        raise SettingError(f"`clip` must be a positive finite norm or None, got {value!r}")
 
 
 def check_positive(name: str, value: Schedule) -> None:

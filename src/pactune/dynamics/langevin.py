@@ -11,6 +11,7 @@ from pactune.dynamics.base import (
     Slots,
     StepAdjoint,
     StepInputs,
+    check_clip,
     coupled,
     coupled_adjoint,
     descend,
@@ -33,16 +34,24 @@ class Langevin(Dynamics):
     Args:
         lr: η_t, a number or a function of the step.
         inverse_temperature: τ, finite for noise; the β of the theory is τ/n, with n the rows of the bound's sample.
+        clip: step along clip_γ(∇R_T), the gradient clipped to this norm, penalty included; None clips nothing. With
+            the same `clip_train`, an objective compares the gradients that the steps use.
     """
 
     lr: Schedule
     inverse_temperature: float
+    clip: float | None = None
 
     uses_noise = True
-    pull_back_needs_gradient = False
+
+    @property
+    def pull_back_needs_gradient(self) -> bool:  # type: ignore[override]
+        """Whether autograd has to go through the step."""
+        return self.clip is not None
 
     def __post_init__(self) -> None:
         _check_positive("lr", self.lr)
+        check_clip(self.clip)
         if not self.inverse_temperature > 0:
             raise SettingError(
                 f"`inverse_temperature` must be positive (∞ for no noise), got {self.inverse_temperature}"
@@ -55,7 +64,7 @@ class Langevin(Dynamics):
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1}."""
         eta = inputs.numbers["lr"]
-        moved = descend(params, coupled(params, inputs), eta, inputs.factors)
+        moved = descend(params, coupled(params, inputs, self.clip), eta, inputs.factors)
         if inputs.noise is None or math.isinf(self.inverse_temperature):
             return moved, slots
         spread = 2 / self.inverse_temperature
@@ -68,5 +77,7 @@ class Langevin(Dynamics):
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
     ) -> StepAdjoint | None:
-        """Return the adjoint in closed form; noise that is given adds nothing."""
+        """Return the adjoint in closed form; noise that is given adds nothing. With a clip there is none."""
+        if self.clip is not None:
+            return None
         return coupled_adjoint(scale(-inputs.numbers["lr"], by_params), by_params, {}, params, inputs)

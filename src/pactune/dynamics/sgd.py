@@ -10,6 +10,7 @@ from pactune.dynamics.base import (
     Slots,
     StepAdjoint,
     StepInputs,
+    check_clip,
     check_positive,
     coupled,
     coupled_adjoint,
@@ -17,7 +18,7 @@ from pactune.dynamics.base import (
     descend,
 )
 from pactune.errors import SettingError
-from pactune.trees import Params, axpy, scale, zeros_like
+from pactune.trees import Params, axpy, clip, scale, zeros_like
 
 __all__ = ["SGD"]
 
@@ -31,15 +32,19 @@ class SGD(Dynamics):
         momentum: μ in [0, 1).
         nesterov: step along ∇R_T + μ b instead of b.
         decoupled: keep the penalty out of the momentum and apply it after the step.
+        clip: clip the gradient to this norm before it enters the step; None clips nothing. The penalty is part of it
+            unless `decoupled`.
     """
 
     lr: Schedule
     momentum: float = 0.0
     nesterov: bool = False
     decoupled: bool = False
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
+        check_clip(self.clip)
         if not 0 <= self.momentum < 1:
             raise SettingError(f"`momentum` must be in [0, 1), got {self.momentum}")
         if self.nesterov and self.momentum == 0:
@@ -48,7 +53,7 @@ class SGD(Dynamics):
     @property
     def pull_back_needs_gradient(self) -> bool:  # type: ignore[override]
         """Whether autograd has to go through the step."""
-        return self.decoupled
+        return self.decoupled or self.clip is not None
 
     def slots(self, params: Params) -> Slots:
         """Return the momentum buffer b_0 = 0."""
@@ -57,7 +62,7 @@ class SGD(Dynamics):
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1} and b_{t+1}."""
         eta = inputs.numbers["lr"]
-        gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
+        gradient = clip(inputs.gradient, self.clip) if self.decoupled else coupled(params, inputs, self.clip)
         direction = gradient
         if self.momentum:
             buffer = axpy(self.momentum, slots["momentum"], gradient)
@@ -69,8 +74,8 @@ class SGD(Dynamics):
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
     ) -> StepAdjoint | None:
-        """Return the adjoint in closed form; with a decoupled penalty there is none."""
-        if self.decoupled and inputs.penalty_gradient is not None:
+        """Return the adjoint in closed form; with a decoupled penalty or a clip there is none."""
+        if self.clip is not None or (self.decoupled and inputs.penalty_gradient is not None):
             return None
         by_gradient, before = scale(-inputs.numbers["lr"], by_params), Slots()
         if self.momentum:

@@ -127,6 +127,8 @@ def stack_refusal(jobs: Sequence[Job]) -> str | None:
         return f"a model with {type(slow).__name__} is not faster stacked"
     if not trajectory.dynamics.differentiable:
         return "an optimizer of torch.optim keeps a state of its own"
+    if trajectory.dynamics.clip is not None:
+        return "a step that clips its gradient needs the norm of each run by itself"
     for role, estimator in (("hypergradient", first.plan.risk_estimator), ("path", first.plan.path_estimator)):
         if first.plan.derivatives and not estimator.stackable:
             return f"{type(estimator).__name__} as {role} estimator works on one run at a time"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pactune.errors import GradientError
+from pactune.errors import GradientError, SettingError
 from pactune.hypergradient.base import Estimator
 from pactune.hypergradient.implicit import Implicit
 from pactune.objectives.base import Objective
@@ -70,7 +70,10 @@ def check_entries(problem: Problem, setting: Setting) -> list[str]:
 
     Raises:
         GradientError: a hyperparameter's gradient would be identically zero.
+        SettingError: the first term of the objective cannot be computed.
     """
+    if setting.objective.risk_of == "train":
+        _try_first_term(problem, setting.objective)
     unseen = []
     for name, ways in entries(problem).items():
         in_risk = any(_seen_by_risk(way, setting) for way in ways)
@@ -83,16 +86,28 @@ def check_entries(problem: Problem, setting: Setting) -> list[str]:
     return unseen
 
 
+def _try_first_term(problem: Problem, objective: Objective) -> None:
+    """Raise where the validation loss cannot read a batch of the training set."""
+    batch = problem.train.first()
+    try:
+        with torch.no_grad(), forked_rng(problem.device):
+            problem.valid_risk(problem.parameters(), problem.hyperparameters(), clone(problem.buffers()), batch)
+    except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
+        raise SettingError(
+            f"the first term of {type(objective).__name__} is the validation loss of the training rows, but "
+            f"`valid_loss` fails on a batch of `train`: {error}; let it accept such a batch, or use PACBayes"
+        ) from error
+
+
 def _seen_by_risk(way: Entry, setting: Setting) -> bool:
     reach = setting.risk_estimator.reach(setting.inner_steps)
-    direct: Entry = "validation loss" if setting.objective.risk_of == "valid" else "training loss"
-    if way == direct:
+    if way == "validation loss":
         return True
     if way == "initial parameters":
         return setting.restart and reach >= setting.inner_steps
     if isinstance(setting.risk_estimator, Implicit):
         return way in ("training loss", "penalty")
-    return way != "validation loss" and reach >= 1
+    return reach >= 1
 
 
 def _seen_by_path(way: Entry, setting: Setting) -> bool:

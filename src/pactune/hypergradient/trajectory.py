@@ -196,9 +196,12 @@ class Trajectory:
     def final_risk(
         self, state: InnerState, hyper: Params, *, key: int | None = None, derivatives: bool = True
     ) -> ValueAndGradient:
-        """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives."""
+        """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives.
+
+        The loss is that of the validation side on either sample: λ shapes the training loss, and could lower it without
+        any effect on θ.
+        """
         source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
-        risk = self.problem.valid_risk if self.objective.risk_of == "valid" else self.problem.train_risk
         wanted = leaves if derivatives else _plain
         params, lambdas = wanted(state.params), wanted(hyper)
         value, rows = torch.zeros(self.problem.runs, dtype=self.problem.dtype, device=self.problem.device), 0
@@ -207,7 +210,7 @@ class Trajectory:
             self._seed(key)
             own, weight = share(batch, self.team.shard, self.team.shards)
             with torch.enable_grad():
-                part = weight * batch.rows * risk(params, lambdas, clone(state.buffers), own)
+                part = weight * batch.rows * self.problem.valid_risk(params, lambdas, clone(state.buffers), own)
             found_params, found_hyper = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
@@ -304,7 +307,8 @@ class Trajectory:
 
     def _context(self, state: InnerState, tick: Tick, factors: Params) -> PathContext:
         eta = self._numbers(state, tick)["lr"]
-        return PathContext(eta, factors, self.problem.train.rows, self.problem.valid.rows)
+        tau = self.dynamics.inverse_temperature_or_none()
+        return PathContext(eta, factors, self.problem.train.rows, self.problem.valid.rows, tau)
 
     def _move(
         self,

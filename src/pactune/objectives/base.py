@@ -12,7 +12,7 @@ from torch import Tensor
 from pactune.errors import SettingError
 from pactune.objectives.auto_zeta import AutoZeta
 from pactune.problem import Problem
-from pactune.trees import Params, dot, leaves, scale
+from pactune.trees import Params, clip, leaves
 
 __all__ = ["Measured", "Objective", "PathContext", "check_zeta", "clip"]
 
@@ -27,12 +27,14 @@ class PathContext(NamedTuple):
         factors: hyperparameters' factors on it, by parameter name.
         train_rows: n_T.
         valid_rows: n_V.
+        inverse_temperature: τ of the inner dynamics, None where it has none.
     """
 
     learning_rate: float | Tensor
     factors: Params
     train_rows: int
     valid_rows: int
+    inverse_temperature: float | None = None
 
 
 class Measured(NamedTuple):
@@ -56,7 +58,7 @@ class Objective(ABC):
     uses_valid_gradient: bool = True
     compares_default: bool = False  # the second gradient is that of the training risk under the default λ0
     uses_step_size: bool = False
-    risk_of: Literal["train", "valid"] = "valid"
+    risk_of: Literal["train", "valid"] = "valid"  # the rows on which the loss of the first term is taken
     closed: bool = False  # `measure` knows its derivatives in closed form
 
     @abstractmethod
@@ -90,14 +92,6 @@ class Objective(ABC):
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
         """Return ζ = √(βη/4), with which the objective is the bound up to terms free of λ."""
         return math.sqrt(beta * learning_rate / 4)
-
-
-def clip(gradient: Params, bound: float | None) -> Params:
-    """Return g / max(1, ‖g‖/γ), smooth at g = 0."""
-    if bound is None:
-        return gradient
-    length = dot(gradient, gradient).clamp_min(bound * bound).sqrt()
-    return scale(bound / length, gradient)
 
 
 def check_zeta(zeta: object) -> None:

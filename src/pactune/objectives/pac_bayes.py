@@ -20,8 +20,9 @@ class PACBayes(Objective):
 
     Args:
         zeta: a number ≥ 0, "theory" for √(βη/4), or "auto" for a choice without test data, step to keep included.
-        clip_train: clip ∇R_T to this norm. With both clips at 1 the summand is 2 − 2·cosine similarity wherever the
-            gradients are longer than 1 (Observation A.1).
+        clip_train: clip ∇R_T, penalty included, to this norm in Δ_t. The step itself keeps the whole gradient, unless
+            the inner dynamics has the same `clip`. With both clips at 1 the summand is 2 − 2·cosine similarity wherever
+            the gradients are longer than 1 (Observation A.1).
         clip_valid: clip ∇R_V to this norm, as the private prior does (Corollary A.2).
         chain_mean: where the mean over chains stands: "inside" the root, as in the bound, or "outside"
             (Algorithm C.1).
@@ -65,7 +66,9 @@ class SameDistribution(PACBayes):
     """J(λ) = E[R_T(θ_T)] + ζ √Σ_t E‖Δ_t‖², for training and validation data of one distribution (Observation A.3).
 
     The validation posterior is independent of the training sample, so the bound needs no private prior. The first
-    term is the training risk without the penalty, since a penalty is no loss on data. Arguments as for `PACBayes`.
+    term is the validation loss of the training rows: without the penalty, without example weights, and without
+    whatever else λ does to the training loss. Otherwise λ could lower it without any effect on the model. In the
+    general form `valid_loss` must therefore accept batches of `train`. Arguments as for `PACBayes`.
     """
 
     risk_of = "train"
