@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from pactune.errors import SettingError
 from pactune.privacy import DPSGLD, Privacy, epsilon_lower_bound, membership_audit, secret_generator
+from pactune.privacy.per_example import clip_row
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -135,3 +136,120 @@ def test_lower_bound_by_hand() -> None:
     assert 0 < epsilon_lower_bound(900, 100, 1000, 0.0) < math.log(9)
     with pytest.raises(SettingError, match="between 0 and trials"):
         epsilon_lower_bound(2, 1, 1, 0.0)
+
+
+HUGE = torch.finfo(torch.float32).max
+STRANGE: dict[str, tuple[float, float]] = {
+    "norm that overflows": (HUGE, 0.0),
+    "norm that overflows, other sign": (-HUGE, 0.0),
+    "infinite input": (math.inf, 0.0),
+    "NaN input": (math.nan, 0.0),
+    "NaN target": (1.0, math.nan),
+    "infinite target": (1.0, math.inf),
+    "target that makes the loss raise": (1.0, -1.0),
+}
+
+
+class TwoWeights(nn.Module):
+    """θ·x with two equal inputs, so that the squares of a huge gradient overflow and so does their sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.theta).sum(1)
+
+
+def picky(prediction: Tensor, target: Tensor) -> Tensor:
+    """Return a loss that raises for a target of −1, as an embedding or a class number out of range does."""
+    allowed = F.nll_loss(torch.zeros(1, 3), torch.where(target < 0, 9, 0))  # class 9 of 3 raises
+    return (prediction * (1 + target - target) + 0.0 * allowed).mean()
+
+
+def strange_outputs(name: str | None, chains: int, seed: int) -> Tensor:
+    """Return θ_1 of every chain. The first row is strange, or zeros where there is no name; all others are zeros."""
+    x, y = torch.zeros(8, 2), torch.zeros(8)
+    if name is not None:
+        x[0], y[0] = STRANGE[name]
+    private = DPSGLD(lr=0.3, clip=1.0, batch_size=8)
+    run = private.run(TwoWeights(), (x, y), loss=picky, generator=seeded(seed), chains=chains)
+    return run.params["theta"]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_no_row_moves_the_output_by_more_than_a_clipped_one(name: str) -> None:
+    """The same order and noise, so that the difference is the row's own: at most ηγ/h, and no NaN or exception."""
+    found, without = strange_outputs(name, 2, 0), strange_outputs(None, 2, 0)
+    moved = (found - without).norm(dim=1)
+    assert bool((moved <= 0.3 / 8 + 1e-7).all())
+    assert bool((moved > 0.03).all()) == ("overflows" in name)
+
+
+@pytest.mark.parametrize("name", ["norm that overflows", "infinite input", "NaN target"])
+def test_audit_proves_no_more_than_the_claim_from_a_strange_row(name: str) -> None:
+    outputs = [strange_outputs(one, 20_000, seed).sum(1) for seed, one in enumerate((name, None))]
+    claimed = DPSGLD(lr=0.3, clip=1.0, batch_size=8).privacy(8).epsilon(1e-3)
+    assert membership_audit(outputs[0], outputs[1], 1e-3) < claimed
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_the_audit_sees_an_output_that_is_not_finite(bad: float) -> None:
+    plain = torch.randn(2000, generator=seeded())
+    spoiled = torch.where(torch.arange(2000) % 2 == 0, torch.tensor(bad), plain)
+    assert membership_audit(spoiled, plain, 1e-3) > 2.0
+    assert membership_audit(plain, spoiled, 1e-3) > 2.0
+    assert membership_audit(torch.full((2000,), bad), torch.full((2000,), bad), 1e-3) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_clipped_row_is_never_longer_than_the_bound(seed: int, dtype: torch.dtype) -> None:
+    """Exactly, rounding included: the norm is taken by math.fsum of exact products' roundings in float64."""
+    generator = seeded(seed)
+    size = 10.0 ** (torch.rand(50, generator=generator, dtype=torch.float64) * 80 - 40)
+    values = (size * torch.randn(50, generator=generator, dtype=torch.float64)).to(dtype)
+    gradient = {"a": values[:20].reshape(4, 5), "b": values[20:]}
+    for bound in (1e-6, 0.3, 1.0, 1e6):
+        clipped = torch.cat([g.reshape(-1) for g in clip_row(gradient, bound).values()])
+        assert math.sqrt(math.fsum(float(v) ** 2 for v in clipped)) <= bound
+        if bool(values.isfinite().all()) and float(values.double().norm()) > bound:
+            assert float(clipped.norm()) > 0.999998 * bound  # and hardly shorter
+
+
+def test_a_short_row_is_left_alone() -> None:
+    gradient = {"a": torch.tensor([1e-40, 3e-3]), "b": torch.tensor(-2e-3)}
+    for name, value in clip_row(gradient, 1.0).items():
+        torch.testing.assert_close(value, gradient[name].double(), rtol=1e-14, atol=0)
+    assert float(clip_row({"a": torch.zeros(3)}, 1.0)["a"].abs().sum()) == 0.0
+
+
+def test_a_mistake_in_the_loss_is_told_before_any_row_is_read() -> None:
+    private, (x, y) = DPSGLD(lr=0.1, clip=1.0, batch_size=4), data(12)
+    for model, loss in (
+        (nn.Linear(5, 3), F.cross_entropy),
+        (nn.Linear(4, 3), lambda p, t: F.cross_entropy(p, t, reduction="none")[:, None]),
+        (nn.Sequential(nn.Linear(4, 3), nn.Dropout()), F.cross_entropy),
+    ):
+        with pytest.raises(SettingError, match="public row"):
+            private.run(model, (x, y), loss=loss, generator=seeded())
+
+
+def test_one_label_out_of_range_does_not_stop_the_run() -> None:
+    x, y = data(12)
+    y[3] = 77
+    private = DPSGLD(lr=0.1, clip=1.0, batch_size=4)
+    run = private.run(nn.Linear(4, 3), (x, y), loss=F.cross_entropy, generator=seeded(), chains=2)
+    assert all(bool(p.isfinite().all()) for p in run.params.values())
+
+
+def test_a_public_row_of_your_own() -> None:
+    def positive(prediction: Tensor, target: Tensor) -> Tensor:
+        return F.nll_loss(prediction[:, None].expand(1, 3), (target - 1).long())  # raises for a target of 0
+
+    x, y = torch.zeros(8, 2), torch.ones(8)
+    private = DPSGLD(lr=0.1, clip=1.0, batch_size=4)
+    with pytest.raises(SettingError, match="public row"):
+        private.run(TwoWeights(), (x, y), loss=positive, generator=seeded())
+    row = (torch.zeros(2), torch.ones(()))
+    assert private.run(TwoWeights(), (x, y), loss=positive, generator=seeded(), public_row=row).steps == 2

@@ -37,7 +37,9 @@ def epsilon_lower_bound(hits: int, false_alarms: int, trials: int, delta: float,
 def membership_audit(with_row: Tensor, without_row: Tensor, delta: float, confidence: float = 0.99) -> float:
     """Attack a mechanism by a threshold on a score; return the ε it proves.
 
-    The first half of the scores chooses the threshold, the second half is counted, so that the choice costs nothing.
+    The first half of the scores chooses the threshold and which data set it speaks for; the second half is counted, so
+    that the choice costs nothing.
+    Whether a score is finite is a threshold too: an output of NaN or ∞ gives as much away as any other.
 
     Args:
         with_row: a score of each output on D. Shape (trials,).
@@ -48,15 +50,24 @@ def membership_audit(with_row: Tensor, without_row: Tensor, delta: float, confid
     half = len(with_row) // 2
     if half < 100 or len(without_row) != len(with_row):
         raise SettingError(f"an audit needs the same number of outputs, at least 200, of each; got {len(with_row)}")
-    choose, count = (with_row[:half], without_row[:half]), (with_row[half:], without_row[half:])
-    levels = torch.linspace(0.02, 0.98, 49, dtype=torch.float64, device=with_row.device)
-    thresholds = choose[0].double().quantile(levels).tolist()
+    scores = [torch.where(given.isnan(), math.inf, given.double()) for given in (with_row, without_row)]
+    choose, count = [score[:half] for score in scores], [score[half:] for score in scores]
+    attacks = [(threshold, swap) for threshold in _thresholds(torch.cat(choose)) for swap in (False, True)]
 
-    def found(pair: tuple[Tensor, Tensor], threshold: float) -> float:
-        hits, alarms = (int((scores > threshold).sum()) for scores in pair)
+    def found(pair: list[Tensor], attack: tuple[float, bool]) -> float:
+        threshold, swap = attack
+        hits, alarms = (int((score > threshold).sum()) for score in (reversed(pair) if swap else pair))
         return epsilon_lower_bound(hits, alarms, len(pair[0]), delta, confidence)
 
-    return found(count, max(thresholds, key=lambda threshold: found(choose, threshold)))
+    return found(count, max(attacks, key=lambda attack: found(choose, attack)))
+
+
+def _thresholds(scores: Tensor) -> list[float]:
+    """Return quantiles of the finite scores, and the two thresholds that set infinite ones apart."""
+    finite, largest = scores[scores.isfinite()], torch.finfo(scores.dtype).max
+    levels = torch.linspace(0.02, 0.98, 49, dtype=scores.dtype, device=scores.device)
+    inner = finite.quantile(levels).tolist() if len(finite) else []
+    return [*inner, -largest, largest]
 
 
 def _lower(successes: int, trials: int, tail: float) -> float:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pactune.dynamics import Langevin
 from pactune.dynamics.base import StepInputs
 from pactune.errors import DataError, SettingError
 from pactune.privacy.accounting import Privacy
+from pactune.privacy.per_example import Loss, clipped_sums, try_public_row
 from pactune.trees import Params
 
 __all__ = ["DPSGLD", "PrivateRun", "secret_generator"]
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-MOST_GRADIENTS = 2**24  # numbers held at once in per-example gradients
 
 
 class PrivateRun(NamedTuple):
@@ -41,7 +37,8 @@ class PrivateRun(NamedTuple):
 class DPSGLD:
     """θ ← θ − (η/h) Σ_{i∈batch} clip_γ(∇ℓ_i(θ)) + √(2η/τ) ξ, over disjoint batches of h rows, at most one pass.
 
-    The gradient of every example is clipped by itself. Clipping the mean, as Algorithm A.1 is printed, leaves a
+    The gradient of every example is clipped by itself, so that no row moves the sum by more than γ, rounding included,
+    however large its gradient is. Clipping the mean, as Algorithm A.1 is printed, leaves a
     sensitivity of 2ηγ instead of 2ηγ/h. It is no `Dynamics` of a `Tuner`, which would hand it a mean gradient.
 
     Args:
@@ -73,8 +70,12 @@ class DPSGLD:
         chains: int = 1,
         steps: int | None = None,
         initial: Params | None = None,
+        public_row: tuple[Tensor, Tensor] | None = None,
     ) -> PrivateRun:
         """Run C chains, each with an order and noise of its own.
+
+        A row whose gradient is not finite, or whose loss raises an exception, adds nothing to its step. There is no
+        word about it, which would tell that such a row is there.
 
         Args:
             model: gives the forward; its own parameters are left alone.
@@ -85,9 +86,12 @@ class DPSGLD:
             chains: C.
             steps: T ≤ s/h; None takes the whole pass.
             initial: θ_0, free of the data; None takes the model's parameters. The same for all chains.
+            public_row: an input and a target that are no secret, in the shapes of a row; None takes zeros. The loss is
+                tried on it first, so that a mistake in the model or the loss is told.
 
         Raises:
-            SettingError: more than one pass, a model with batch statistics, or no generator.
+            SettingError: more than one pass, a model with batch statistics, no generator, or a loss that fails on the
+                public row.
         """
         x, y = data
         rows = len(x)
@@ -95,33 +99,22 @@ class DPSGLD:
         self._check(model, rows, total, chains, generator)
         langevin = Langevin(self.lr, self.inverse_temperature or float(rows))
         params = _stack(initial if initial is not None else _own(model), chains)
+        row = public_row if public_row is not None else (torch.zeros_like(x[0]), torch.zeros_like(y[0]))
+        try_public_row(model, loss, params, row)
         order = torch.stack([torch.randperm(rows, generator=generator, device=generator.device) for _ in range(chains)])
         for t in range(total):
             index = order[:, t * self.batch_size : (t + 1) * self.batch_size].to(x.device)
-            gradient = self._clipped_mean(model, loss, params, x[index], y[index])
+            sums = clipped_sums(model, loss, params, x[index], y[index], self.clip)
             noise = {name: _normal(p, generator) for name, p in params.items()}
-            params, _ = langevin.step(params, {}, StepInputs(gradient, None, {}, noise, langevin.numbers(t)))
+            params = self._step(langevin, params, sums, noise, t)
         return PrivateRun(params, self.privacy(rows, chains), total)
 
-    def _clipped_mean(self, model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Tensor) -> Params:
-        """Return (1/h) Σ_i clip_γ(∇ℓ_i) of every chain. `x` has shape (chains, h, ...)."""
-
-        def one(values: Params, row: Tensor, target: Tensor) -> Tensor:
-            return loss(functional_call(model, values, (row[None],)), target[None])
-
-        def example(values: Params, row: Tensor, target: Tensor) -> Params:
-            gradient = grad(one)(values, row, target)
-            length = torch.stack([g.square().sum() for g in gradient.values()]).sum().sqrt()
-            factor = 1 / (length / self.clip).clamp_min(1)
-            return {name: g * factor for name, g in gradient.items()}
-
-        def chain(values: Params, rows: Tensor, targets: Tensor) -> Params:
-            per_example = vmap(example, in_dims=(None, 0, 0), randomness="error")(values, rows, targets)
-            return {name: g.mean(0) for name, g in per_example.items()}
-
-        size = sum(p[0].numel() for p in params.values()) * x.shape[1]
-        found: Params = vmap(chain, chunk_size=max(1, MOST_GRADIENTS // size))(params, x, y)
-        return found
+    def _step(self, langevin: Langevin, params: Params, sums: Params, noise: Params, t: int) -> Params:
+        """Return θ after a step in float64, then in the parameters' own types: all rounding comes after the noise."""
+        gradient = {name: total / self.batch_size for name, total in sums.items()}
+        inputs = StepInputs(gradient, None, {}, _double(noise), langevin.numbers(t))
+        moved, _ = langevin.step(_double(params), {}, inputs)
+        return {name: value.to(params[name].dtype) for name, value in moved.items()}
 
     def _check(self, model: nn.Module, rows: int, steps: int, chains: int, generator: object) -> None:
         if not isinstance(generator, torch.Generator):
@@ -152,6 +145,10 @@ def secret_generator(device: torch.device | str = "cpu") -> torch.Generator:
 
 def _own(model: nn.Module) -> Params:
     return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def _double(tree: Params) -> Params:
+    return {name: value.double() for name, value in tree.items()}
 
 
 def _stack(params: Params, chains: int) -> Params:

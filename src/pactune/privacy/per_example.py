@@ -1,0 +1,112 @@
+"""Clipped per-example gradients that no row can break: not by a huge gradient, by NaN, nor by an exception.
+
+The privacy of a step rests on one fact: whatever a row holds, its contribution has a norm of at most γ, and nothing
+else of the row is visible. NaN in the output or an exception would tell that a certain row is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from pactune.errors import SettingError
+from pactune.trees import Params, add
+
+__all__ = ["Loss", "clip_row", "clipped_sums", "try_public_row"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+MOST_GRADIENTS = 2**24  # numbers held at once in per-example gradients
+MARGIN = 1 - 2**-20  # float64 rounds the norm, the products and a sum of up to 2³⁰ rows by less than is left here
+
+
+def clip_row(gradient: Params, bound: float) -> Params:
+    """Return g / max(1, ‖g‖/γ) in float64, with a norm of at most γ after all rounding; zeros where g is not finite.
+
+    The gradient is divided by its largest element before it is squared, so that no finite gradient overflows.
+
+    >>> clip_row({"w": torch.tensor([3e38, 0.0])}, 0.5)["w"]
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    >>> clip_row({"w": torch.tensor([float("inf"), 1.0])}, 0.5)["w"]
+    tensor([0., 0.], dtype=torch.float64)
+    """
+    exact = {name: g.double() for name, g in gradient.items()}
+    finite = torch.stack([g.isfinite().all() for g in exact.values()]).all()
+    exact = {name: torch.where(finite, g, 0.0) for name, g in exact.items()}
+    largest = torch.stack([g.abs().amax() for g in exact.values() if g.numel()]).amax()
+    unit = {name: g / torch.where(largest > 0, largest, 1.0) for name, g in exact.items()}
+    length = torch.stack([u.square().sum() for u in unit.values()]).sum().sqrt().clamp_min(1.0)
+    factor = torch.minimum(largest, MARGIN * bound / length)
+    return {name: u * factor for name, u in unit.items()}
+
+
+def clipped_sums(model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Tensor, bound: float) -> Params:
+    """Return Σ_i clip_γ(∇ℓ_i) of every chain, in float64. A row whose gradient cannot be computed adds nothing.
+
+    Args:
+        model: gives the forward.
+        loss: of a batch of one row.
+        params: θ of every chain. Shapes (chains, ...).
+        x: inputs. Shape (chains, h, ...).
+        y: targets. Shape (chains, h, ...).
+        bound: γ.
+    """
+
+    def example(values: Params, row: Tensor, target: Tensor) -> Params:
+        def one(inner: Params) -> Tensor:
+            return loss(functional_call(model, inner, (row[None],)), target[None])
+
+        return clip_row(grad(one)(values), bound)
+
+    def chain(values: Params, rows: Tensor, targets: Tensor) -> Params:
+        found = vmap(example, in_dims=(None, 0, 0), randomness="error")(values, rows, targets)
+        return {name: g.sum(0) for name, g in found.items()}
+
+    size = sum(p[0].numel() for p in params.values()) * x.shape[1]
+    return _without_failures(vmap(chain, chunk_size=max(1, MOST_GRADIENTS // size)), params, x, y)
+
+
+def try_public_row(model: nn.Module, loss: Loss, params: Params, row: tuple[Tensor, Tensor]) -> None:
+    """Compute the gradient of a row that says nothing of the data, so that a mistake in the model or loss is told.
+
+    Later a row that fails adds nothing, in silence.
+
+    Raises:
+        SettingError: the gradient of the row cannot be computed.
+    """
+    values = {name: p[0] for name, p in params.items()}
+    x, y = row
+
+    def example(row: Tensor, target: Tensor) -> Params:
+        return grad(lambda inner: loss(functional_call(model, inner, (row[None],)), target[None]))(values)
+
+    try:
+        vmap(example, randomness="error")(torch.stack([x, x]), torch.stack([y, y]))
+    except Exception as error:
+        raise SettingError(
+            f"the gradient of the public row (zeros, unless you pass `public_row`) cannot be computed: {error}; "
+            "the loss must be a scalar for a batch of one row, and the model free of dropout and of branches on data"
+        ) from error
+
+
+def _without_failures(function: Callable[..., Params], params: Params, x: Tensor, y: Tensor) -> Params:
+    """Return the sums over all rows but those that raise, which are found by halving."""
+    try:
+        return function(params, x, y)
+    except torch.OutOfMemoryError:
+        raise  # the shapes decide it, not what a row holds
+    except Exception:
+        chains, rows = x.shape[:2]
+        if chains > 1:
+            parts = [
+                _without_failures(function, {name: p[half] for name, p in params.items()}, x[half], y[half])
+                for half in (slice(chains // 2), slice(chains // 2, None))
+            ]
+            return {name: torch.cat([part[name] for part in parts]) for name in params}
+        if rows > 1:
+            halves = (slice(rows // 2), slice(rows // 2, None))
+            first, second = (_without_failures(function, params, x[:, half], y[:, half]) for half in halves)
+            return add(first, second)
+        return {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
