@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pactune.dynamics.base import Dynamics
+from pactune.engine.replay import check_replay
 from pactune.errors import SettingError
 from pactune.hypergradient.records import InnerState, Tick
 from pactune.problem import Problem
@@ -133,7 +134,11 @@ def consumes_randomness(problem: Problem) -> bool:
     """Try one forward of each risk in training mode and see whether the global generators moved.
 
     Generators and mode flags are left as they were.
+
+    Raises:
+        SettingError: a step could not be run again with the same result.
     """
+    check_replay(problem)
     device = problem.device
     params, hyper = problem.parameters(), problem.hyperparameters()
     train, valid = problem.train.first(), problem.valid.first()
