@@ -107,6 +107,7 @@ class Fit:
         self.rows: list[Row] = []
         self.plain = _PlainRun(tuner, settings, self.test)
         self.kept: Kept | None = None
+        self._warned = False
 
     def run(self) -> Result:
         """Run to the end, to convergence, to Ctrl-C or to divergence; in each case there is a result."""
@@ -205,6 +206,7 @@ class Fit:
             "regularizer": value.regularizer,
             "objective": value.total,
             "hypergradient_norm": found.length,
+            **{name: float(number) for name, number in outcome.notes.items()},
             "seconds": time.perf_counter() - begun,
         }
         row = tuner.team.numbers_from_leader(row)
@@ -213,8 +215,16 @@ class Fit:
         self.plain.take(plain)
         self.plan, self._relative = plan, None
         self.rows.append(row)
+        self._warn_once(outcome)
         self._keep(clone(problem.hyperparameters()) if tuner.online else start.hyper)
         return row
+
+    def _warn_once(self, outcome: Outcome) -> None:
+        """Warn in the first outer step whose gradient is far off by what its estimator measured."""
+        found = self.plan.risk_estimator.concern(outcome.notes, float(outcome.risk)) if outcome.notes else None
+        if found is not None and not self._warned:
+            warn_user(found)
+            self._warned = True
 
     def _move(self) -> Rounds[None]:
         """Make the outer step of λ that is pending, and tell the listeners."""

@@ -164,6 +164,8 @@ class Tuner:
         (found,) = self.runner.read([Reading(self.problem, outcome, plan.zeta)])
         value = self.judge(found, plan.zeta)
         self.lane.follow(arrived)
+        if outcome.notes and (message := self.risk_estimator.concern(outcome.notes, value.risk)):
+            warn_user(message)
         self.fill_gradients(found.gradient)
         self.publish(self.lane)
         return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -42,6 +44,7 @@ class ChainEnd(NamedTuple):
         total: Y = Σ q_t.
         risk_gradient: the λ-derivative of the risk, empty without derivatives.
         path_gradient: the λ-derivative of Y, empty without derivatives or a path term.
+        notes: the risk estimator's numbers for the history.
     """
 
     state: InnerState
@@ -49,6 +52,7 @@ class ChainEnd(NamedTuple):
     total: Tensor
     risk_gradient: Params
     path_gradient: Params
+    notes: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Chain:
@@ -148,8 +152,8 @@ class Chain:
         final = trajectory.final_risk(self._state, self.hyper, key=key, derivatives=self._risk_side is not None)
         gradient = self._risk_side.risk(final, self._state) if self._risk_side is not None else {}
         path = self._path_side.path() if self._path_side is not None else {}
+        notes = self._risk_side.notes if self._risk_side is not None else {}
         if stride == 1:
-            return ChainEnd(self._state, final.value, self._total, gradient, path)
-        return ChainEnd(
-            self._state, final.value, stride * self._total, gradient, {n: stride * g for n, g in path.items()}
-        )
+            return ChainEnd(self._state, final.value, self._total, gradient, path, notes)
+        scaled = {n: stride * g for n, g in path.items()}
+        return ChainEnd(self._state, final.value, stride * self._total, gradient, scaled, notes)

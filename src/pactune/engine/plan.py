@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -99,6 +100,7 @@ class Outcome(NamedTuple):
         regularizer: √Y, the root of the sum along the trajectory.
         risk_gradient: the λ-gradient of the risk, empty without derivatives.
         path_gradient: the λ-gradient of √Y, empty without derivatives or a path term, and in the online algorithm.
+        notes: the risk estimator's numbers for the history, means over chains.
     """
 
     states: list[InnerState]
@@ -106,6 +108,7 @@ class Outcome(NamedTuple):
     regularizer: Tensor
     risk_gradient: Params
     path_gradient: Params
+    notes: Mapping[str, Tensor] = MappingProxyType({})
 
     def gradient(self, zeta: float) -> Params:
         """Return the λ-gradient of J = risk + ζ√Y."""

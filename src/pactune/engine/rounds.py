@@ -102,7 +102,8 @@ def combine(plan: Plan, ends: Sequence[ChainEnd], *, online: bool) -> Outcome:
         path_gradient = team.mean([scale(slope, end.path_gradient) for slope, end in zip(slopes, ends, strict=True)])
     risk_gradient = team.mean([end.risk_gradient for end in ends])
     regularizer = mean if outside else mean.sqrt()
-    return Outcome([end.state for end in ends], risk, regularizer, risk_gradient, path_gradient)
+    notes = team.mean([dict(end.notes) for end in ends])
+    return Outcome([end.state for end in ends], risk, regularizer, risk_gradient, path_gradient, notes)
 
 
 def half_inverse_root(y: Tensor) -> Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
@@ -41,6 +43,11 @@ class Running(ABC):
     """
 
     by_params: bool = False
+
+    @property
+    def notes(self) -> Params:
+        """Numbers about the last `risk`, one column of the history each; none by default."""
+        return {}
 
     @abstractmethod
     def observe(self, record: Record, seen: Observation) -> Params | None:
@@ -94,6 +101,10 @@ class Estimator(ABC):
     @abstractmethod
     def anchor(self, t: int, inner_steps: int) -> int:
         """Return the step whose iterate is held fixed when a function of θ_t is differentiated; t ≤ T."""
+
+    def concern(self, notes: Mapping[str, float | Tensor], risk: float) -> str | None:
+        """Return why the gradient of the risk is far off, from the notes of a round; None where nothing says so."""
+        return None
 
     def unseen(self, inner_steps: int) -> int:
         """Return how many first steps of a round it need not see when it differentiates the risk at θ_T."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import GradientError, SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape
 from pactune.hypergradient.records import InnerState, Observation, Record, ValueAndGradient
+from pactune.hypergradient.stationarity import check_smooth, concern, measure, penalty_gradient, penalty_product
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, axpy, dot, scale, sub, zeros_like
 
@@ -120,6 +122,12 @@ class Implicit(Estimator):
     The Hessian is that of the last training batch (the whole set without `batch_size`), penalty included. For the
     validation risk only: the regularizer depends on the whole trajectory.
 
+    The history has four columns of its own. `train_gradient_norm` is ‖∇R_T(θ_T)‖. `implicit_residual` is the relative
+    residual of the linear solve. `implicit_shift` is the first-order change of R_V until training is stationary, and
+    `implicit_distance` a lower bound on how far θ_T has to go there, relative to ‖θ_T‖. A warning follows where the
+    residual is above 0.1 (except with `Identity`, which solves nothing), the shift above 5 % of R_V, or the distance
+    above 0.02. A training gradient that jumps near θ_T, as with abs() in a penalty, is refused.
+
     Args:
         solver: `Identity()`, `Neumann(steps)` or `ConjugateGradient(steps)`.
     """
@@ -151,11 +159,20 @@ class Implicit(Estimator):
         """Return the estimator at work."""
         return _Running(self.solver, trajectory, tape)
 
+    def concern(self, notes: Mapping[str, float | Tensor], risk: float) -> str | None:
+        """Return why the gradient is far off, None where nothing speaks against it."""
+        return concern(notes, risk, solves=not isinstance(self.solver, Identity))
+
 
 class _Running(Running):
     def __init__(self, solver: LinearSolver, trajectory: Trajectory, tape: Tape) -> None:
         self._solver, self._trajectory, self._tape = solver, trajectory, tape
         self._last: Record | None = None
+        self._notes: Params = {}
+
+    @property
+    def notes(self) -> Params:
+        return self._notes
 
     def observe(self, record: Record, seen: Observation) -> None:
         raise NotImplementedError("Implicit does not differentiate the regularizer")
@@ -169,8 +186,27 @@ class _Running(Running):
     def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None
         tick, hyper = self._last.tick, self._tape.hyper
+        self._check_smooth(state, self._last)
         hessian, mixed = self._trajectory.train_products(state, hyper, tick)
         eta = self._trajectory.dynamics.learning_rate(self._last.state.step)
         with torch.no_grad():
             v = self._solver.solve(hessian, final.by_params, eta)
+            gradient = self._trajectory.train_gradient(state, hyper, tick)
+            self._notes = measure(hessian, gradient, v, final.by_params, state.params)
         return sub(final.by_hyper, mixed(v))
+
+    def _check_smooth(self, state: InnerState, last: Record) -> None:
+        """Raise where the training gradient jumps within a few steps of training, or the penalty's along its own."""
+        trajectory, hyper, tick = self._trajectory, self._tape.hyper, last.tick
+        check_smooth(
+            "training risk",
+            lambda params: trajectory.train_gradient(state._replace(params=params), hyper, tick),
+            lambda params: trajectory.train_products(state._replace(params=params), hyper, tick)[0],
+            state.params,
+            sub(state.params, last.state.params),
+        )
+        if trajectory.problem.has_penalty:
+            eta = trajectory.dynamics.learning_rate(last.state.step)
+            slope = penalty_gradient(trajectory.problem, hyper)
+            product = penalty_product(trajectory.problem, hyper)
+            check_smooth("penalty", slope, product, state.params, scale(-eta, slope(state.params)))

@@ -219,6 +219,11 @@ class Trajectory:
             whole[""] / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
         )
 
+    def train_gradient(self, state: InnerState, hyper: Params, tick: Tick) -> Params:
+        """Return ∇R_T at θ, penalty included."""
+        gradient = self.look(state, hyper, tick).gradient
+        return _plain(self._with_penalty(gradient, state.params, hyper))
+
     def train_products(self, state: InnerState, hyper: Params, tick: Tick) -> tuple[Product, Product]:
         """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ at θ, penalty included; one graph serves all products."""
         params, lambdas = leaves(state.params), leaves(hyper)
