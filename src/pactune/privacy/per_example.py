@@ -65,7 +65,9 @@ def clipped_sums(model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Ten
         return {name: g.sum(0) for name, g in found.items()}
 
     size = sum(p[0].numel() for p in params.values()) * x.shape[1]
-    return _without_failures(vmap(chain, chunk_size=max(1, MOST_GRADIENTS // size)), params, x, y)
+    chunk = max(1, MOST_GRADIENTS // size)
+    found: Params = _without_failures(vmap(chain, chunk_size=chunk), params, x, y)
+    return found
 
 
 def try_public_row(model: nn.Module, loss: Loss, params: Params, row: tuple[Tensor, Tensor]) -> None:

@@ -1,32 +1,51 @@
 """A slow, obvious reference: what every estimator differentiates, written as a function of λ and nothing else.
 
 An estimator that holds θ_a fixed when it differentiates a function of θ_t promises the derivative, at λ' = λ, of the
-function evaluated on the trajectory that starts at θ_a and runs to t under λ'. `frozen_parts` evaluates exactly that,
-step by step and summand by summand, without any derivative; finite differences of it judge every estimator.
+function evaluated on the trajectory that starts at θ_a and runs to t under λ'. `frozen_risk` and `frozen_regularizer`
+evaluate exactly that, step by step and summand by summand, without any derivative; finite differences of them judge
+every estimator.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from pactune.engine import Lane, Plan
-from pactune.hypergradient.base import Estimator
+from pactune.hypergradient.base import Estimator, Running, Tape
 from pactune.hypergradient.records import InnerState, Tick
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.streams import forked_rng
-from pactune.trees import Params
+from pactune.trees import Params, add, sub
 
-__all__ = ["Path", "frozen_objective", "path_sums", "record_path"]
+__all__ = ["Exact", "Path", "frozen_regularizer", "frozen_risk", "path_sums", "record_path"]
+
+
+class Exact(Estimator):
+    """The derivative of J itself, for reference only: nothing is held fixed, and every step is the one that was run."""
+
+    def start(self, trajectory: Trajectory, tape: Tape) -> Running:
+        """Raise: a reference is evaluated, and not put to work."""
+        raise NotImplementedError("Exact names a derivative that finite differences find")
+
+    def reach(self, inner_steps: int) -> int:
+        """Return T."""
+        return inner_steps
+
+    def anchor(self, t: int, inner_steps: int) -> int:
+        """Return 0."""
+        return 0
 
 
 class Path(NamedTuple):
-    """One chain's trajectory under the present λ."""
+    """One chain's trajectory under the present λ, `hyper`."""
 
     drawn: Params | None
     states: list[InnerState]
     ticks: list[Tick]
+    hyper: Params
 
 
 def record_path(plan: Plan, lane: Lane, hyper: Params) -> list[Path]:
@@ -40,7 +59,7 @@ def record_path(plan: Plan, lane: Lane, hyper: Params) -> list[Path]:
         states = [start]
         for tick in own:
             states.append(_advance(plan.trajectory, states[-1], hyper, tick))
-        paths.append(Path(drawn[chain] if drawn is not None else None, states, own))
+        paths.append(Path(drawn[chain] if drawn is not None else None, states, own, hyper))
     return paths
 
 
@@ -49,21 +68,25 @@ def path_sums(plan: Plan, paths: list[Path], hyper: Params) -> torch.Tensor:
     return torch.stack([_sum(plan, path, hyper) for path in paths])
 
 
-def frozen_objective(plan: Plan, paths: list[Path], here: torch.Tensor, hyper: Params) -> torch.Tensor:
-    """Return J's first-order form around the λ of the paths, evaluated at `hyper`.
+def frozen_risk(plan: Plan, paths: list[Path], hyper: Params) -> torch.Tensor:
+    """Return the mean over chains of the risk, on the piece of trajectory that its estimator differentiates."""
+    return torch.stack([_risk(plan, path, hyper) for path in paths]).mean()
 
-    Every term is evaluated on the piece of trajectory that its estimator differentiates. The root of the sum is
+
+def frozen_regularizer(plan: Plan, paths: list[Path], here: torch.Tensor, hyper: Params) -> torch.Tensor:
+    """Return √Y to first order around the λ of the paths, evaluated at `hyper`; 0 without a path term.
+
+    Every summand is evaluated on the piece of trajectory that its estimator differentiates. The root of the sum is
     linearised at `here`, the `path_sums` of the λ that was run, since an estimator divides by their root.
     """
-    objective, zeta = plan.trajectory.objective, plan.zeta
-    risk = torch.stack([_risk(plan, path, hyper) for path in paths]).mean()
+    objective = plan.trajectory.objective
     if not objective.has_path:
-        return risk
+        return torch.zeros((), dtype=plan.trajectory.problem.dtype)
     there = path_sums(plan, paths, hyper)
     if objective.chain_mean == "outside":
-        return risk + zeta * (here.sqrt() + (there - here) / (2 * here.sqrt())).mean()
+        return (here.sqrt() + (there - here) / (2 * here.sqrt())).mean()
     root = here.mean().sqrt()
-    return risk + zeta * (root + (there - here).mean() / (2 * root))
+    return root + (there - here).mean() / (2 * root)
 
 
 def _risk(plan: Plan, path: Path, hyper: Params) -> torch.Tensor:
@@ -75,9 +98,13 @@ def _risk(plan: Plan, path: Path, hyper: Params) -> torch.Tensor:
 
 def _sum(plan: Plan, path: Path, hyper: Params) -> torch.Tensor:
     """Return Σ_t q_t, each on its own piece of trajectory."""
-    terms = []
+    terms, anchors, state = [], [plan.path_estimator.anchor(t, plan.inner_steps) for t in range(len(path.ticks))], None
+    true_steps = isinstance(plan.path_estimator, Exact) or plan.trajectory.dynamics.differentiable
     for t, tick in enumerate(path.ticks):
-        state = _rerun(plan, path, plan.path_estimator, t, hyper)
+        if state is not None and true_steps and anchors[t] == anchors[t - 1]:  # the same piece of trajectory, longer
+            state = _advance(plan.trajectory, state, hyper, path.ticks[t - 1])
+        else:
+            state = _rerun(plan, path, plan.path_estimator, t, hyper)
         with forked_rng(plan.trajectory.problem.device):
             seen = plan.trajectory.observe(state, hyper, tick, by_hyper=False, by_params=False)
         assert seen.summand is not None
@@ -86,15 +113,29 @@ def _sum(plan: Plan, path: Path, hyper: Params) -> torch.Tensor:
 
 
 def _rerun(plan: Plan, path: Path, estimator: Estimator, t: int, hyper: Params) -> InnerState:
-    """Return θ_t on the trajectory that starts at the estimator's anchor and runs under `hyper`."""
+    """Return θ_t on the trajectory that starts at the estimator's anchor and runs under `hyper`.
+
+    Where the dynamics cannot be differentiated, an estimator differentiates another step in its place. Then θ_t moves
+    by what that step moves by. `Exact` always takes the true steps.
+    """
     anchor = estimator.anchor(t, plan.inner_steps)
     state, problem = path.states[anchor], plan.trajectory.problem
     if anchor == 0 and path.drawn is not None and problem.has_initial and estimator.reach(plan.inner_steps):
         reaches = t <= estimator.reach(plan.inner_steps)
         state = state._replace(params=problem.initial(path.drawn, hyper)) if reaches else state
+    form = plan.trajectory.dynamics.pull_back_form()
+    if anchor < t and form is not plan.trajectory.dynamics and not isinstance(estimator, Exact):
+        return _moved(replace(plan.trajectory, dynamics=form), path, t, hyper)
     for tick in path.ticks[anchor:t]:
         state = _advance(plan.trajectory, state, hyper, tick)
     return state
+
+
+def _moved(form: Trajectory, path: Path, t: int, hyper: Params) -> InnerState:
+    """Return θ_t plus the change of a step in the place of the last one, from the λ that was run to `hyper`."""
+    start, tick = path.states[t - 1]._replace(slots={}), path.ticks[t - 1]
+    there, here = (_advance(form, start, lambdas, tick).params for lambdas in (hyper, path.hyper))
+    return path.states[t]._replace(params=add(path.states[t].params, sub(there, here)))
 
 
 def _advance(trajectory: Trajectory, state: InnerState, hyper: Params, tick: Tick) -> InnerState:
