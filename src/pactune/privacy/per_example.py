@@ -65,9 +65,7 @@ def clipped_sums(model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Ten
         return {name: g.sum(0) for name, g in found.items()}
 
     size = sum(p[0].numel() for p in params.values()) * x.shape[1]
-    chunk = max(1, MOST_GRADIENTS // size)
-    found: Params = _without_failures(vmap(chain, chunk_size=chunk), params, x, y)
-    return found
+    return _without_failures(vmap(chain, chunk_size=max(1, MOST_GRADIENTS // size)), params, x, y)
 
 
 def try_public_row(model: nn.Module, loss: Loss, params: Params, row: tuple[Tensor, Tensor]) -> None:
@@ -82,7 +80,9 @@ def try_public_row(model: nn.Module, loss: Loss, params: Params, row: tuple[Tens
     x, y = row
 
     def example(row: Tensor, target: Tensor) -> Params:
-        return grad(lambda inner: loss(functional_call(model, inner, (row[None],)), target[None]))(values)
+        slope = grad(lambda inner: loss(functional_call(model, inner, (row[None],)), target[None]))
+        found: Params = slope(values)
+        return found
 
     try:
         vmap(example, randomness="error")(torch.stack([x, x]), torch.stack([y, y]))
