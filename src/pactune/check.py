@@ -147,9 +147,9 @@ def _compare(
     truths = [whole.slope(hyper, v) for v in probes]
     estimates = [whole.along(v) for v in probes]
     return HypergradientCheck(
-        torch.tensor(estimates, dtype=torch.float64),
-        torch.tensor([found.value for found in slopes], dtype=torch.float64),
-        torch.tensor([found.value for found in truths], dtype=torch.float64),
+        torch.tensor(estimates, dtype=torch.float64, device="cpu"),
+        torch.tensor([found.value for found in slopes], dtype=torch.float64, device="cpu"),
+        torch.tensor([found.value for found in truths], dtype=torch.float64, device="cpu"),
         _error([(promise or whole).along(v) for v in probes], slopes),
         _error(estimates, truths),
         kinks,
@@ -193,9 +193,20 @@ def _error(estimates: list[float], slopes: list[Slope]) -> float:
     )
 
 
+def _path_sums(plan: Plan, paths: list[Path], hyper: Params) -> Tensor:
+    """Return the sums along every path, empty for an objective without a path term."""
+    trajectory = plan.trajectory
+    empty = torch.zeros(0, device=trajectory.problem.device)
+    return path_sums(plan, paths, hyper) if trajectory.objective.has_path else empty
+
+
 def _objective(plan: Plan, paths: list[Path], hyper: Params) -> Callable[[Params], Tensor]:
     """Return J as the plan's estimators differentiate it, as a function of λ."""
-    here = path_sums(plan, paths, hyper) if plan.trajectory.objective.has_path else torch.zeros(0)
+    here = (
+        path_sums(plan, paths, hyper)
+        if plan.trajectory.objective.has_path
+        else torch.zeros(0, device=plan.trajectory.problem.device)
+    )
 
     def value(at: Params) -> Tensor:
         return frozen_risk(plan, paths, at) + plan.zeta * frozen_regularizer(plan, paths, here, at)
@@ -208,7 +219,11 @@ def _implicit(plan: Plan, paths: list[Path], outcome: Outcome, solved: list[Solv
     chains, hyper = [chain for chain in solved if chain is not None], paths[0].hyper
     if len(chains) < len(solved):
         return None
-    here = path_sums(plan, paths, hyper) if plan.trajectory.objective.has_path else torch.zeros(0)
+    here = (
+        path_sums(plan, paths, hyper)
+        if plan.trajectory.objective.has_path
+        else torch.zeros(0, device=plan.trajectory.problem.device)
+    )
     gradient = scale(1 / len(chains), functools.reduce(add, [chain.gradient(hyper) for chain in chains]))
 
     def value(at: Params) -> Tensor:

@@ -81,7 +81,7 @@ def frozen_regularizer(plan: Plan, paths: list[Path], here: torch.Tensor, hyper:
     """
     objective = plan.trajectory.objective
     if not objective.has_path:
-        return torch.zeros((), dtype=plan.trajectory.problem.dtype)
+        return torch.zeros((), dtype=plan.trajectory.problem.dtype, device=plan.trajectory.problem.device)
     there = path_sums(plan, paths, hyper)
     if objective.chain_mean == "outside":
         return (here.sqrt() + (there - here) / (2 * here.sqrt())).mean()
