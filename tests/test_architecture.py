@@ -15,12 +15,14 @@ ROOT = Path(pactune.__file__).parent
 # A part may import what stands on its own line or above it.
 LAYERS = [
     {"errors"},
+    {"checks"},
+    {"columns"},
     {"trees"},
     {"streams", "swap"},
     {"modules"},
     {"data"},
     {"provenance"},
-    {"hooks", "hyper", "losses"},
+    {"hooks", "hyper", "losses", "trials"},
     {"problem"},
     {"parallel"},
     {"dynamics"},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pactune.checks import check_count, check_seed, check_type
 from pactune.engine import Job, Lane, Plan, run_round
 from pactune.errors import SettingError
 from pactune.hypergradient import Implicit, Truncated, Windowed
@@ -15,9 +16,7 @@ from pactune.hypergradient.records import InnerState
 from pactune.streams import Streams
 from pactune.testing.frozen import Path, frozen_objective, path_sums, record_path
 from pactune.trees import Params, axpy, clone, dot, norm, scale
-
-if TYPE_CHECKING:
-    from pactune.tuner import Tuner
+from pactune.tuner import Tuner
 
 __all__ = ["HypergradientCheck", "check_hypergradient"]
 
@@ -70,8 +69,9 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
         >>> pt.check_hypergradient(tuner).passed
         True
     """
-    if directions < 1:
-        raise SettingError(f"`directions` must be ≥ 1, got {directions}")
+    check_type("tuner", tuner, Tuner, "a Tuner")
+    check_count("directions", directions)
+    check_seed("seed", seed)
     if tuner.team.ranks > 1:
         raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")
     plan, lane = _in_double(tuner)

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.callbacks import Callback, as_callbacks, progress_for
+from pactune.checks import check_count, check_flag
+from pactune.columns import check_key
 from pactune.data import as_source
 from pactune.engine import Engine, Runner, as_engine, drive
 from pactune.errors import SettingError
 from pactune.fitting import Fit, FitSettings, Keep
 from pactune.objectives import AutoZeta
 from pactune.result import Result, Row
+from pactune.tracking.place import as_folder
 from pactune.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -109,25 +112,31 @@ def fit_grid(
         >>> len(found.history), [str(name) for name in found.history.columns[:3]]
         (18, ['zeta', 'seed', 'outer_step'])
     """
+    root = None if run_dir is None else as_folder("run_dir", run_dir)
+    check_flag("resume", resume)
     cells = grid_cells(grid)
     tuners = [_built(build, cell) for cell in cells]
     _check_apart(tuners)
+    for tuner in tuners:
+        for key in {key for cell in cells for key in cell}:
+            check_key(key, taken=tuner.problem.metric_names())
     runner = Runner(as_engine(engine, tuners[0].problem))
     if test is not None and not callable(test):
         test = as_source(test, role="test", device=tuners[0].problem.device)  # one for all, so that it is read once
+    check_count("outer_steps", outer_steps)
     with progress_for(progress, total=outer_steps * len(cells)) as shown:
         listeners = (*as_callbacks(callbacks), shown)
         fits = []
         for cell, tuner in zip(cells, tuners, strict=True):
             settings = FitSettings(
                 outer_steps=outer_steps,
-                test=test(**cell) if callable(test) else test,
+                test=_called("test", test, cell) if callable(test) else test,
                 keep=keep,
                 tolerance=tolerance,
                 plain_steps=plain_steps,
                 on_divergence=on_divergence,
             )
-            folder = None if run_dir is None else Path(run_dir) / cell_name(cell)
+            folder = None if root is None else root / cell_name(cell)
             tuner.runner = runner
             settings = tuner.recorded(settings, folder, resume=resume, together=len(cells))
             fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
@@ -152,6 +161,8 @@ def grid_cells(grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) 
         raise SettingError(f"`grid` must be a dict of lists or a list of dicts, got {type(grid).__name__}")
     if not cells:
         raise SettingError("`grid` has no cell: every name needs at least one value")
+    for key in {key: None for cell in cells for key in cell}:
+        check_key(key)
     names = [cell_name(cell) for cell in cells]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -172,7 +183,7 @@ def cell_name(cell: Mapping[str, Any]) -> str:
 def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:
     if not callable(build):
         raise SettingError(f"`build` must be a function from a cell to a Tuner, got {type(build).__name__}")
-    tuner = build(**cell)
+    tuner = _called("build", build, cell)
     if not isinstance(tuner, Tuner):
         raise SettingError(f"`build` must return a Tuner, it returned {type(tuner).__name__} for {cell_name(cell)}")
     if tuner.objective.zeta == "auto" or isinstance(tuner.objective.zeta, AutoZeta):
@@ -180,6 +191,16 @@ def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:
     if tuner.team.ranks > 1:
         raise SettingError("a grid runs in one process; `build` must make its tuners without `parallel`")
     return tuner
+
+
+def _called(name: str, function: Callable[..., Any], cell: Cell) -> Any:
+    """Call a function of the user's with the values of a cell."""
+    try:
+        return function(**cell)
+    except TypeError as error:
+        raise SettingError(
+            f"`{name}` must be a function of {', '.join(cell)}, the keys of `grid`; it fails with TypeError: {error}"
+        ) from error
 
 
 def _check_apart(tuners: Sequence[Tuner]) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
+from pactune.checks import check_flag
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engine import (
@@ -40,6 +41,7 @@ from pactune.result import Result
 from pactune.settings import check_settings
 from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run
+from pactune.tracking.place import as_folder
 from pactune.tracking.recorder import FolderRecorder, Recorder
 from pactune.tracking.shared import SharedRecorder
 from pactune.trees import Params, clone
@@ -223,16 +225,16 @@ class Tuner:
         self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool, together: int = 1
     ) -> FitSettings:
         """Return the settings of a fit that is recorded in `run_dir`, one of several that run together."""
+        check_flag("resume", resume)
         if run_dir is None:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
             return settings
-        if not isinstance(run_dir, (str, Path)):
-            raise SettingError(f"`run_dir` must be a path or None, got {run_dir!r}")
+        place = as_folder("run_dir", run_dir)
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
         if self.team.leader:
             described = describe_run(self, settings, test)
-            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=described, together=together)
+            folder: Recorder = FolderRecorder(place, resume=resume, settings=described, together=together)
             recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
         else:
             recorder = SharedRecorder(Recorder(), self.team)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
+from pactune.checks import POSITIVE, check_number
 from pactune.data import Source
-from pactune.errors import SettingError
 from pactune.problem import Problem
 from pactune.trees import Params
 
@@ -60,8 +60,7 @@ class ClippedCrossEntropy(BoundedLoss):
     largest: float = 4.0
 
     def __post_init__(self) -> None:
-        if not self.largest > 0:
-            raise SettingError(f"`largest` must be positive, got {self.largest!r}")
+        check_number("largest", self.largest, POSITIVE)
 
     def rows(self, scores: Tensor, target: Tensor) -> Tensor:
         """Return min(ℓ, L) for every row."""

@@ -12,6 +12,7 @@ from pactune.engine.base import Engine, Track
 from pactune.engine.chain import Chain, ChainEnd
 from pactune.engine.eager import Eager
 from pactune.engine.plan import Job, Outcome, Plan
+from pactune.hypergradient.explain import explaining
 from pactune.hypergradient.records import Tick
 from pactune.streams import forked_rng
 from pactune.trees import Params, clone, scale, zeros_like
@@ -32,7 +33,8 @@ def run_chains(jobs: Sequence[Job], engine: Engine) -> list[list[ChainEnd]]:
         The ends of every chain, job by job.
     """
     rounds = [_Round(job) for job in jobs]
-    with forked_rng(jobs[0].plan.trajectory.problem.device):
+    plan = jobs[0].plan
+    with forked_rng(plan.trajectory.problem.device), explaining(plan.risk_estimator, plan.path_estimator):
         done = _run_ahead(rounds, engine)
         return [one.run(done) for one in rounds]
 

@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.errors import GradientError
 from pactune.hypergradient.base import Estimator
+from pactune.hypergradient.explain import explaining
 from pactune.hypergradient.implicit import Implicit
 from pactune.objectives.base import Objective
 from pactune.problem import Problem
@@ -72,11 +73,14 @@ def check_entries(problem: Problem, setting: Setting) -> list[str]:
         GradientError: a hyperparameter's gradient would be identically zero.
     """
     unseen = []
-    for name, ways in entries(problem).items():
+    with explaining(setting.risk_estimator, setting.path_estimator):
+        ways_of, in_training = entries(problem), _in_training_loss(problem)
+    for name, ways in ways_of.items():
         in_risk = any(_seen_by_risk(way, setting) for way in ways)
+        in_risk = in_risk or (setting.objective.risk_of == "train" and name in in_training)
         in_path = any(_seen_by_path(way, setting) for way in ways)
         if not (in_risk or in_path):
-            raise GradientError(_message(name, ways, setting))
+            raise GradientError(_flat(name) if not ways and name in in_training else _message(name, ways, setting))
         wants_path = setting.objective.has_path and setting.zeta > 0
         if wants_path and not in_path:
             unseen.append(f"`{name}` ({_join(ways)})")
@@ -119,6 +123,27 @@ def _message(name: str, ways: set[Entry], setting: Setting) -> str:
         f"`{name}` enters through the {_join(ways)}, where its gradient is identically zero at "
         f"hypergradient={setting.risk_estimator}, path_hypergradient={setting.path_estimator}; {remedy}"
     )
+
+
+def _flat(name: str) -> str:
+    return (
+        f"`{name}` enters the training loss, but the training gradient does not depend on it: the mixed derivative "
+        "∂²R_T/∂θ∂λ is zero, as it is for the margin of a hinge. Training is then the same for all values nearby, so "
+        "no estimator has a gradient for it; use a smooth loss (softplus for relu), or let it enter `valid_loss`"
+    )
+
+
+def _in_training_loss(problem: Problem) -> set[str]:
+    """Return the hyperparameters that the value of the training loss depends on."""
+    if not problem.enters_losses:
+        return set()
+    hyper = leaves(problem.hyperparameters())
+    with torch.enable_grad(), forked_rng(problem.device):
+        risk = problem.train_risk(problem.parameters(), hyper, clone(problem.buffers()), problem.train.first())
+    if not risk.requires_grad:
+        return set()
+    found = torch.autograd.grad(risk, list(hyper.values()), allow_unused=True)
+    return {name for name, derivative in zip(hyper, found, strict=True) if derivative is not None}
 
 
 def _join(ways: set[Entry]) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from pactune.checks import FINITE, check_number, check_type, is_number
 from pactune.errors import SettingError
 from pactune.objectives.base import Measured, Objective, PathContext, check_zeta
 from pactune.problem import Problem
@@ -44,8 +45,13 @@ class HyperDrift(Objective):
 
     def __post_init__(self) -> None:
         check_zeta(self.zeta)
-        if not isinstance(self.zeta, (int, float)) and self.zeta != "theory":
+        if not is_number(self.zeta) and self.zeta != "theory":
             raise SettingError('`zeta` of HyperDrift must be a number ≥ 0 or "theory"; at λ = λ0 there is no scale')
+        if isinstance(self.default, Mapping):
+            for name, value in self.default.items():
+                check_type(f"default[{name!r}]", value, Tensor, "a tensor")
+        else:
+            check_number("default", self.default, FINITE, none="for where the tuner starts, or a dict of tensors")
 
     def check(self, problem: Problem) -> None:
         """Raise where λ changes the noise or the start, which the summand does not measure."""

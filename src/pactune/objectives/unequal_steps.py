@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pactune.dynamics.base import check_positive
+from pactune.checks import POSITIVE, check_number
 from pactune.objectives.base import Objective, PathContext, Zeta, check_bound, check_zeta, clip
 from pactune.trees import Params
 
@@ -38,7 +38,7 @@ class UnequalSteps(Objective):
     uses_step_size = True
 
     def __post_init__(self) -> None:
-        check_positive("valid_lr", self.valid_lr)
+        check_number("valid_lr", self.valid_lr, POSITIVE)
         check_zeta(self.zeta)
         check_bound("clip_valid", self.clip_valid)
 

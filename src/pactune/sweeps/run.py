@@ -18,6 +18,7 @@ from pactune.sweeps.result import CellResult, SweepResult
 from pactune.sweeps.show import Show, showing
 from pactune.sweeps.worker import Failure, Job, run_cell
 from pactune.tracking.journal import Journal
+from pactune.tracking.place import as_folder
 from pactune.tracking.run_folder import versions_of
 
 if TYPE_CHECKING:
@@ -173,9 +174,7 @@ def _pickled(build: Any, test: Any) -> bytes:
 @contextmanager
 def _opened(run_dir: str | Path) -> Iterator[tuple[Path, Journal]]:
     """Open the sweep's own journal, which keeps a second sweep out of the folder."""
-    if not isinstance(run_dir, (str, Path)):
-        raise SettingError(f"`run_dir` must be a path, got {run_dir!r}")
-    root = Path(run_dir).resolve()
+    root = as_folder("run_dir", run_dir).resolve()
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import Any
 from pactune import __version__
 from pactune.tracking.files import write_atomically
 from pactune.tracking.journal import JOURNAL, Journal
+from pactune.tracking.place import as_folder
 
 __all__ = ["RunFolder", "versions_of"]
 
@@ -27,8 +28,8 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = as_folder("folder", folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def journal(self) -> Path:
