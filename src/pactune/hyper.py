@@ -23,7 +23,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from pactune.checks import FINITE, check_choice, check_count, check_number, check_type
+from pactune.checks import Rule, check_choice, check_count, check_number, check_type
 from pactune.errors import SettingError
 from pactune.trees import Params, mul
 
@@ -77,8 +77,9 @@ class _PerParameter(nn.Module):
     def __init__(self, model: nn.Module, *, per: Granularity, init: float) -> None:
         super().__init__()
         check_choice("per", per, ("element", "tensor", "global"))
-        check_number("init", init, FINITE)
         trainable = _trainable(model)
+        largest = min(torch.finfo(p.dtype).max for p in trainable.values())
+        check_number("init", init, Rule("a number that the model's type can hold", lambda value: abs(value) <= largest))
         self.per = per
         if per == "global":
             any_parameter = next(iter(trainable.values()))

@@ -77,7 +77,7 @@ def _from_loader(loader: DataLoader[Any], role: str, device: torch.device) -> So
     rows = length_of(loader.dataset)
     if rows < (loader.batch_size if loader.drop_last else 1):
         raise DataError(
-            f"`{role}` is a DataLoader that yields no batch: its dataset has {rows} rows, batch_size="
+            f"`{role}` is an empty DataLoader, which yields no batch: its dataset has {rows} rows, batch_size="
             f"{loader.batch_size} and drop_last={loader.drop_last}"
         )
     return DatasetRows(

@@ -96,7 +96,7 @@ class ConjugateGradient(LinearSolver):
         """Return the iterate after at most `steps` products."""
         v, residual, direction = zeros_like(b), b, b
         rho = dot(b, b)
-        stop = self.tolerance**2 * rho
+        stop = self.tolerance * self.tolerance * rho
         for _ in range(self.steps):
             if bool(rho <= stop):
                 break

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from pactune.checks import FINITE, check_number, check_type, is_number
@@ -69,9 +70,14 @@ class HyperDrift(Objective):
             missing = [name for name in start if name not in self.default]
             if missing:
                 raise SettingError(f"`default` must hold every hyperparameter; it lacks {', '.join(missing)}")
+            wrong = [name for name, value in start.items() if not _broadcasts(self.default[name], value)]
+            if wrong:
+                raise SettingError(
+                    f"`default` must have the shapes of the hyperparameters; misshapen: {', '.join(wrong)}"
+                )
             return {name: self.default[name].detach().to(value).expand_as(value) for name, value in start.items()}
-        number = self.default
-        return {name: value.new_full(value.shape, number) for name, value in start.items()}
+        number = torch.tensor(self.default, dtype=torch.float64)
+        return {name: number.to(value).expand_as(value) for name, value in start.items()}
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return ‖∇R_T(λ) − ∇R_T(λ0)‖²; the second gradient comes in the place of the validation gradient."""
@@ -87,3 +93,12 @@ class HyperDrift(Objective):
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
         """Return √(βη/8), with which ζ times the root is √(KL/2n_V)."""
         return math.sqrt(beta * learning_rate / 8)
+
+
+def _broadcasts(value: Tensor, like: Tensor) -> bool:
+    """Return whether a tensor can be expanded to the shape of another."""
+    try:
+        value.expand_as(like)
+    except RuntimeError:
+        return False
+    return True

@@ -98,6 +98,8 @@ class DPSGLD:
         rows = len(x)
         total = rows // self.batch_size if steps is None else steps
         self._check(model, rows, total, chains, generator)
+        with failing_on("`loss`", "data"), forked_rng(x.device), torch.no_grad():
+            as_risk("`loss`", loss(model(x[:1]), y[:1]))
         langevin = Langevin(self.lr, self.inverse_temperature or float(rows))
         params = _stack(initial if initial is not None else _own(model), chains)
         order = torch.stack([torch.randperm(rows, generator=generator, device=generator.device) for _ in range(chains)])
@@ -165,11 +167,7 @@ def _check_run(model: object, data: object, loss: object, initial: object) -> tu
         not isinstance(initial, dict) or {name: getattr(p, "shape", None) for name, p in initial.items()} != shapes
     ):
         raise SettingError(f"`initial` must be a dict of all parameters in their shapes or None, got {shown(initial)}")
-    x, y = pair
-    device = next(cast(nn.Module, model).parameters(), x).device
-    with failing_on("`loss`", "data"), forked_rng(device), torch.no_grad():
-        as_risk("`loss`", loss(cast(nn.Module, model)(x[:1]), y[:1]))
-    return x, y
+    return pair[0], pair[1]
 
 
 def secret_generator(device: torch.device | str = "cpu") -> torch.Generator:
