@@ -24,8 +24,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "one beta": (lambda: pt.Adam(0.1, betas=(0.9, 1.0)), "`betas`"),
     "no temperature": (lambda: pt.Langevin(0.1, inverse_temperature=0.0), "`inverse_temperature` must be"),
     "prior's step": (lambda: pt.UnequalSteps(valid_lr=-1.0), "`valid_lr`"),
-    "negative series": (lambda: pt.Neumann(-1), "`steps` must be a whole number ≥ 0"),
-    "no products": (lambda: pt.ConjugateGradient(0), "`steps` must be a whole number ≥ 1"),
+    "negative series": (lambda: pt.Neumann(-1), "`steps` must be ≥ 0"),
+    "no products": (lambda: pt.ConjugateGradient(0), "`steps` must be ≥ 1"),
     "negative damping": (lambda: pt.ConjugateGradient(3, damping=-1.0), "`damping`"),
 }
 

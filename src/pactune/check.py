@@ -70,7 +70,7 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
         True
     """
     check_type("tuner", tuner, Tuner, "a Tuner")
-    check_count("directions", directions)
+    check_count("directions", directions, words="≥ 1, a whole number")
     check_seed("seed", seed)
     if tuner.team.ranks > 1:
         raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")

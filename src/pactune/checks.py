@@ -84,27 +84,23 @@ def check_number(name: str, value: object, rule: Rule, *, none: str = "", hint: 
         raise SettingError(f"`{name}` must be {rule.words}{other}, got {shown(value)}{hint and '; ' + hint}")
 
 
-def check_count(name: str, value: object, least: int = 1, *, most: int = MOST, none: str = "", what: str = "") -> None:
+def check_count(name: str, value: object, least: int = 1, *, none: str = "", words: str = "") -> None:
     """Raise unless a value is a whole number of at least `least`.
 
     Args:
         name: the argument.
         value: what was given.
         least: the smallest number allowed.
-        most: the largest number allowed.
         none: what None stands for; empty where None is not allowed.
-        what: what the number counts.
+        words: other words for "a whole number ≥ …".
     """
     if none and value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        counted = f"{what}, " if what else ""
-        limit = f" and ≤ {most if most < MOST else '2**63 - 1'}" if isinstance(value, int) and value > most else ""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+        rule = words or f"a whole number ≥ {least}"
         other = f" or None {none}" if none else ""
         hint = "; write int(...) around it" if not isinstance(value, int) and hasattr(value, "__index__") else ""
-        raise SettingError(
-            f"`{name}` must be {counted}a whole number ≥ {least}{limit}{other}, got {shown(value)}{hint}"
-        )
+        raise SettingError(f"`{name}` must be {rule}{other}, got {shown(value)}{hint}")
 
 
 def check_seed(name: str, value: object) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pactune.callbacks import Callback
-from pactune.checks import NOT_NEGATIVE, check_choice, check_count, check_number
+from pactune.checks import NOT_NEGATIVE, Rule, check_choice, check_count, check_number, shown
 from pactune.data import Source, as_source
 from pactune.engine import Lane, Outcome, Plan, Question, Reading, Reported, Rounds, drive
 from pactune.errors import DivergenceError, SettingError
@@ -54,10 +54,11 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         check_count("outer_steps", self.outer_steps)
-        check_choice("keep", self.keep, KEEP)
-        check_number("tolerance", self.tolerance, NOT_NEGATIVE)
+        if not isinstance(self.keep, str) or self.keep not in KEEP:
+            raise SettingError(f"`keep` must be one of {', '.join(map(repr, KEEP))}, got {shown(self.keep)}")
+        check_number("tolerance", self.tolerance, Rule("≥ 0 and finite", NOT_NEGATIVE.holds))
         check_choice("on_divergence", self.on_divergence, ("raise", "return"))
-        check_count("plain_steps", self.plain_steps, 0, none="for the default")
+        check_count("plain_steps", self.plain_steps, 0, words="≥ 0, a whole number,", none="for the default")
 
 
 class Kept(NamedTuple):

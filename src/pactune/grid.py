@@ -112,7 +112,7 @@ def fit_grid(
         >>> len(found.history), [str(name) for name in found.history.columns[:3]]
         (18, ['zeta', 'seed', 'outer_step'])
     """
-    root = None if run_dir is None else as_folder("run_dir", run_dir)
+    root = None if run_dir is None else as_folder("run_dir", run_dir, none=True)
     check_flag("resume", resume)
     cells = grid_cells(grid)
     tuners = [_built(build, cell) for cell in cells]

@@ -223,7 +223,7 @@ class ExampleWeights(nn.Module):
 
     def __init__(self, rows: int) -> None:
         super().__init__()
-        check_count("rows", rows, what="the number of training examples")
+        check_count("rows", rows, words="the number of training examples, at least 1")
         self.logits = nn.Parameter(torch.zeros(rows))
 
     def check_rows(self, rows: int) -> None:

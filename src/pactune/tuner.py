@@ -230,7 +230,7 @@ class Tuner:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
             return settings
-        place = as_folder("run_dir", run_dir)
+        place = as_folder("run_dir", run_dir, none=True)
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
         if self.team.leader:
             described = describe_run(self, settings, test)

@@ -128,7 +128,7 @@ def certify(claim: Claim, *, delta: float = 0.05, grid: int = 1) -> Certificate:
     """
     check_type("claim", claim, Claim, "a claim such as bounds.HoldOut(...)")
     check_number("delta", delta, PROBABILITY)
-    check_count("grid", grid, what="the number of declared claims")
+    check_count("grid", grid, words="the number of declared claims, at least 1")
     broken = claim.broken()
     if broken:
         raise CertificateError(broken)

@@ -113,4 +113,4 @@ def unequal_path_kl(
 
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
-        check_number(name, value, POSITIVE)
+        check_number(name, value, Rule("positive and finite", POSITIVE.holds))

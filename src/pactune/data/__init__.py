@@ -30,7 +30,9 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
     Raises:
         DataError: for unknown, empty or ill-fitting data.
     """
-    check_count("batch_size" if role == "train" else f"{role}_batch_size", batch_size, none="for all rows")
+    check_count(
+        "batch_size" if role == "train" else f"{role}_batch_size", batch_size, words="at least 1", none="for all rows"
+    )
     if isinstance(data, Source):
         return data
     if isinstance(data, Tensor):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pactune.checks import NOT_NEGATIVE, POSITIVE, check_count, check_number
+from pactune.checks import NOT_NEGATIVE, POSITIVE, Rule, check_count, check_number
 from pactune.dynamics.base import Dynamics
 from pactune.errors import GradientError, SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape
@@ -60,7 +60,7 @@ class Neumann(LinearSolver):
     alpha: float | None = None
 
     def __post_init__(self) -> None:
-        check_count("steps", self.steps, 0)
+        check_count("steps", self.steps, 0, words="≥ 0, a whole number")
         check_number("alpha", self.alpha, POSITIVE, none="for the inner learning rate")
 
     def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
@@ -88,8 +88,8 @@ class ConjugateGradient(LinearSolver):
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
-        check_count("steps", self.steps)
-        check_number("damping", self.damping, NOT_NEGATIVE)
+        check_count("steps", self.steps, words="≥ 1, a whole number")
+        check_number("damping", self.damping, Rule("≥ 0 and finite", NOT_NEGATIVE.holds))
         check_number("tolerance", self.tolerance, NOT_NEGATIVE)
 
     def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:

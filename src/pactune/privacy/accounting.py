@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pactune.checks import POSITIVE, PROBABILITY, check_count, check_number, check_type, shown
+from pactune.checks import POSITIVE, PROBABILITY, Rule, check_count, check_number, check_type, shown
 from pactune.errors import SettingError
 from pactune.privacy.gaussian import compose, delta_of, epsilon_of, mu_of
 
@@ -40,9 +40,9 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "chains"):
-            check_count(name, getattr(self, name))
+            check_count(name, getattr(self, name), words="at least 1, a whole number")
         for name in ("clip", "lr", "inverse_temperature"):
-            check_number(name, getattr(self, name), POSITIVE)
+            check_number(name, getattr(self, name), Rule("positive and finite", POSITIVE.holds))
 
     @property
     def mu(self) -> float:
