@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
 
 from pactune.errors import GradientError, PactuneError
 from pactune.hypergradient.base import Estimator
 
-__all__ = ["explaining"]
+__all__ = ["explaining", "is_cut", "second_order_message"]
 
 FORWARD = re.compile(r"forward AD|forward-mode|jvp|make_dual|Expected.*tangent", re.IGNORECASE)
 TWICE = re.compile(
     r"derivative for .* is not implemented|double.?backward|differentiate twice|once_differentiable", re.IGNORECASE
 )
+
+
+def is_cut(gradient: Iterable[Tensor]) -> bool:
+    """Return whether the graph of a gradient ends at an operation that can be differentiated only once.
+
+    Torch marks such a place with an error that is raised only where the way to the parameters leads through it;
+    otherwise it takes the derivative for zero.
+    """
+    seen: set[Any] = set()
+    waiting = [value.grad_fn for value in gradient]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().endswith(("::Error", "::DelayedError", "NotImplemented")):
+            return True
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return False
+
+
+def second_order_message(risk_estimator: Estimator, path_estimator: Estimator, reason: str) -> str:
+    """Return what to say where a second derivative is missing."""
+    return (
+        f"hypergradient={risk_estimator}, path_hypergradient={path_estimator}: this differentiates the training gradient "
+        "once more, and an operation of the model or a loss has no second derivative. Replace the operation "
+        "(F.smooth_l1_loss for F.huber_loss, say); where λ enters through penalties or learning rates only, "
+        "Truncated(1) for `hypergradient` and Truncated(0) for `path_hypergradient` need none. "
+        f"Torch says: {reason}"
+    )
 
 
 @contextmanager
@@ -37,10 +70,5 @@ def explaining(risk_estimator: Estimator, path_estimator: Estimator) -> Iterator
                 f"none; use Truncated(k) or Windowed(w). Torch says: {reason}"
             ) from error
         if TWICE.search(reason):
-            raise GradientError(
-                f"{used}: this differentiates the training gradient once more, and an operation of the model or a "
-                "loss has no second derivative. Replace the operation (F.smooth_l1_loss for F.huber_loss, say); where "
-                "λ enters through penalties or learning rates only, Truncated(1) for `hypergradient` and "
-                f"Truncated(0) for `path_hypergradient` need none. Torch says: {reason}"
-            ) from error
+            raise GradientError(second_order_message(risk_estimator, path_estimator, reason)) from error
         raise
