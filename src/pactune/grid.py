@@ -81,7 +81,8 @@ def fit_grid(
 
     Args:
         build: `build(**cell)` returns a `Tuner` with a model and a hyper module of its own. Seed what it draws.
-        grid: values by name, of which every combination is a cell; or the cells themselves.
+        grid: values by name, of which every combination is a cell; or the cells themselves. No name may be that of a
+            metric or of a column of the history, such as "objective" or "test_risk".
         outer_steps: as for `Tuner.fit`, like all that follow.
         test: a test set, or a function `test(**cell)` that returns one.
         keep: which outer step's parameters are kept.

@@ -126,7 +126,7 @@ def _fits(value: object, like: Tensor, *, whole: bool) -> bool:
     if not isinstance(value, Tensor):
         return False
     try:
-        return value.shape == like.shape if whole else torch.broadcast_shapes(value.shape, like.shape) == like.shape
+        return value.shape == like.shape if whole else value.expand_as(like).shape == like.shape
     except RuntimeError:
         return False
 

@@ -213,7 +213,7 @@ class ExampleWeights(nn.Module):
     standard sampler, so that rows are known by number.
 
     Args:
-        rows: the number of training examples.
+        rows: the number of training examples; `Problem` refuses any other number.
 
     Example:
         >>> weights = ExampleWeights(4)

@@ -157,7 +157,11 @@ def _checked_metrics(found: object) -> Mapping[str, Tensor | float]:
             raise SettingError(f"`metrics` must return names that are texts other than {RISK!r}, got {shown(name)}")
         if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
             continue
-        if isinstance(value, (Tensor, str, complex)) or not hasattr(value, "__float__") or getattr(value, "shape", ()):
+        if (
+            isinstance(value, (Tensor, str, complex))
+            or not hasattr(value, "__float__")
+            or getattr(value, "shape", None)
+        ):
             raise SettingError(f"`metrics` must return one number per name, for {name!r} it returned {shown(value)}")
     return found
 

@@ -52,13 +52,14 @@ class Problem:
         hyper: an `nn.Module` whose parameters are λ. It may also be a part of the model.
         train: tensors `(x, y)`, a `Dataset` or a `DataLoader`.
         valid: the same, for the validation set.
-        loss: `loss(prediction, target)`, the mean over the rows.
+        loss: `loss(prediction, target)`, the mean over the rows; a sum over them is refused.
         train_loss: the general form, instead of `loss`.
         valid_loss: the general form, instead of `loss`.
         batch_size: rows of a training mini-batch; None takes all rows at every step.
         valid_batch_size: rows of a validation mini-batch; None takes all rows.
         metrics: `metrics(model, batch)` returns further numbers to report, averaged over the rows. By default the
-            accuracy, where the target is a class number.
+            accuracy, where the target is a class number and there are two scores or more. Every batch must have the
+            same names; "risk" is taken.
 
     Raises:
         DataError: for empty, unknown or ill-fitting data.
