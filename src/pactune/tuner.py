@@ -314,9 +314,8 @@ class Tuner:
 
     def prepare(self, zeta: float) -> None:
         """Check, before the first round, that all can be differentiated."""
-        setting = Setting(
-            self.objective, self.risk_estimator, self.path_estimator, self.inner_steps, self.restart, zeta
-        )
+        kinds = self.objective, self.risk_estimator, self.path_estimator
+        setting = Setting(*kinds, self.inner_steps, self.restart, zeta, fresh=self.lane.rounds == 0)
         unseen = check_entries(self.problem, setting)
         if unseen:
             warn_user(

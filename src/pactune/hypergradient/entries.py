@@ -24,7 +24,7 @@ Entry = Literal["training loss", "validation loss", "penalty", "learning rate", 
 
 
 class Setting(NamedTuple):
-    """What decides whether a derivative is identically zero."""
+    """What decides whether a derivative is identically zero; `fresh` before the first round, when more is tried."""
 
     objective: Objective
     risk_estimator: Estimator
@@ -32,6 +32,7 @@ class Setting(NamedTuple):
     inner_steps: int
     restart: bool
     zeta: float
+    fresh: bool = True
 
 
 def entries(problem: Problem) -> dict[str, set[Entry]]:
@@ -79,7 +80,8 @@ def check_entries(problem: Problem, setting: Setting) -> list[str]:
         GradientError: a hyperparameter's gradient would be identically zero.
     """
     unseen: list[str] = []
-    _check_second_order(problem, setting)
+    if setting.fresh:
+        _check_second_order(problem, setting)
     with explaining(setting.risk_estimator, setting.path_estimator):
         derivatives, in_training = _derivatives(problem), _in_training_loss(problem)
     in_risk_itself = in_training if setting.objective.risk_of == "train" else set()
