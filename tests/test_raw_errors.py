@@ -16,7 +16,6 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import pactune as pt
-from pactune.columns import COLUMNS, PREFIXES
 from pactune.engine import Captured, Traced
 
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
@@ -159,18 +158,6 @@ class BadStart(BadPenalty):
         return self.returns(params)
 
 
-def build(zeta: float = 0.1, **others: Any) -> pt.Tuner:
-    return tuner(objective=pt.PACBayes(zeta))
-
-
-def grid(values: Any, maker: Any = build, **changes: Any) -> Any:
-    return pt.fit_grid(maker, values, outer_steps=1, **changes)
-
-
-def measured(**changes: Any) -> pt.Tuner:
-    return tuner(problem(metrics=lambda m, b: {"margin": 0.0}))
-
-
 class Case(NamedTuple):
     call: Callable[[], Any]
     error: type[Exception]
@@ -275,34 +262,14 @@ CASES: dict[str, Case] = {
     "forward mode on an LSTM": Case(
         lambda: regression(F.mse_loss, pt.ForwardMode(), Recurrent()).fit(1), G, "ForwardMode needs forward-mode"
     ),
-    # grids
-    "key that is a column": Case(lambda: grid({"objective": [1]}), S, "must not be 'objective'.*hypergradient_norm"),
-    "key outer_step": Case(lambda: grid([{"outer_step": 1}]), S, "must not be 'outer_step'"),
-    "key weight_norm": Case(lambda: grid({"weight_norm": [1]}), S, "must not be 'weight_norm'"),
-    "key with a prefix": Case(lambda: grid({"test_accuracy": [1]}), S, "must not be 'test_accuracy'"),
-    "key named like the metric": Case(lambda: grid({"accuracy": [1]}), S, "must not be 'accuracy'"),
-    "key named like a metric of the user": Case(lambda: grid({"margin": [1]}, measured), S, "must not be 'margin'"),
-    "key that is no name": Case(lambda: grid({"a b": [1]}), S, "must be the name of an argument of `build`"),
-    "key a number": Case(lambda: grid([{1: 2}]), S, "must be the name of an argument"),
-    "key that build lacks": Case(lambda: grid({"x": [1]}, lambda zeta: build()), S, "`build` must be a function of x"),
-    "test of other keys": Case(lambda: grid({"zeta": [0.1]}, test=lambda x: (X, Y)), S, "`test` must be a function of"),
-    "captured grid on a CPU": Case(lambda: grid({"zeta": [0.1]}, engine="captured"), S, "the model is on cpu"),
-    "key of a sweep": Case(lambda: sweep({"weight_norm": [1]}), S, "must not be 'weight_norm'"),
     # folders
     "a long name": Case(lambda: fit(run_dir="a" * 300), R, "`run_dir`.*cannot be made: File name too long"),
-    "a long cell": Case(lambda: grid({"word": ["a" * 300]}, run_dir="runs"), R, "cannot be made: File name too long"),
     "a null character": Case(lambda: fit(run_dir="a\0b"), S, "`run_dir` must not hold a null character"),
     "a folder of bytes": Case(lambda: fit(run_dir=b"a"), S, "`run_dir` must be a path or None"),
     "an empty name": Case(lambda: fit(run_dir=""), S, "`run_dir` must be a path or None, got ''"),
     "a file in the way": Case(lambda: fit(run_dir=Path(__file__)), R, "cannot be made: File exists"),
     "a file on the way": Case(lambda: fit(run_dir=Path(__file__) / "x"), R, "cannot be made: Not a directory"),
 }
-
-
-def sweep(values: Any) -> Any:
-    from pactune.sweeps.grid import cells_of
-
-    return cells_of(values)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -317,7 +284,7 @@ def test_mistake_gets_a_clear_error(name: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_table_is_long() -> None:
-    assert len(CASES) >= 60
+    assert len(CASES) >= 50
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
@@ -325,26 +292,6 @@ def test_no_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(R, match="no permission to write"):
         fit(run_dir=tmp_path / "x")
-
-
-def test_nothing_runs_before_a_grid_key_is_refused() -> None:
-    calls = []
-
-    def counting(**cell: Any) -> pt.Tuner:
-        calls.append(cell)
-        return build()
-
-    with pytest.raises(S, match="must not be 'risk'"):
-        grid({"risk": [1]}, counting)
-    assert not calls
-
-
-@pytest.mark.parametrize("online", [False, True])
-def test_every_column_of_a_history_is_a_name_that_grids_refuse(online: bool) -> None:
-    result = tuner(problem(metrics=lambda m, b: {"margin": 0.5}), online=online).fit(2, test=(X, Y))
-    found = {*result.history.columns, *result.plain.columns}
-    assert {"objective", "valid_margin"} <= found
-    assert {name for name in found if not name.startswith(PREFIXES)} <= COLUMNS, "add the new column to `columns.py`"
 
 
 def test_a_mixed_derivative_that_is_zero_by_number_is_a_warning() -> None:

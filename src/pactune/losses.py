@@ -32,6 +32,7 @@ class Losses:
 
     Attributes:
         knows_rows: whether `rows` returns the losses of single rows.
+        reduction: "mean" or "sum" where the loss of the short form says so.
 
     Raises:
         SettingError: neither one loss nor two, or one that cannot be called.
@@ -52,6 +53,7 @@ class Losses:
         self._metrics = metrics or (accuracy if loss is not None else None)
         self._weigher = weigher
         self.knows_rows = knows_reduction(loss)
+        self.reduction = stated_reduction(loss)
 
     @property
     def general(self) -> bool:
@@ -118,6 +120,18 @@ class Losses:
         assert self._loss is not None
         *inputs, target = inputs_and_target(batch.data)
         return self._loss(model(*inputs), target, **options)
+
+
+def stated_reduction(loss: object) -> str | None:
+    """Return how a loss says that it puts its rows together, "mean" or "sum"; None where it says nothing.
+
+    >>> stated_reduction(nn.functional.mse_loss), stated_reduction(nn.MSELoss(reduction="sum"))
+    ('mean', 'sum')
+    """
+    found = getattr(loss, "reduction", None)
+    if knows_reduction(loss):
+        found = inspect.signature(loss).parameters["reduction"].default  # type: ignore[arg-type]
+    return found if isinstance(found, str) else None
 
 
 def knows_reduction(loss: object) -> bool:

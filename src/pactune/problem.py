@@ -275,7 +275,9 @@ class Problem:
         with evaluating(self.model, self.device):
             with failing_on("`metrics`", role):
                 self._losses.metrics(self.model, batch)
-            summed = is_sum(lambda rows: closure(self.model, self.hyper, rows), batch)
+            summed = self._losses.reduction == "sum"
+            if self._losses.reduction is None and (role == "valid" or self._losses.general):
+                summed = is_sum(lambda rows: closure(self.model, self.hyper, rows), batch)
         message = (
             f"the {role} loss must be the mean over the rows, and on twice the rows it is twice as large, as a sum is: "
             'use reduction="mean", or divide by the number of rows'
