@@ -15,6 +15,8 @@ ROOT = Path(pactune.__file__).parent
 # A part may import what stands on its own line or above it.
 LAYERS = [
     {"errors"},
+    {"checks"},
+    {"columns"},
     {"trees"},
     {"streams", "swap"},
     {"modules"},
@@ -22,7 +24,7 @@ LAYERS = [
     {"row_identity"},
     {"provenance"},
     {"ledger"},
-    {"hooks", "hyper", "losses"},
+    {"hooks", "hyper", "losses", "trials"},
     {"problem"},
     {"parallel"},
     {"dynamics"},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pactune.checks import check_flag, shown
 from pactune.errors import SettingError, warn_user
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def as_callbacks(given: object) -> tuple[Callback, ...]:
     """Return the listeners of a run, checked."""
     listeners = tuple(given) if isinstance(given, (list, tuple)) else (given,)
     if isinstance(given, Callback) or not all(isinstance(listener, Callback) for listener in listeners):
-        raise SettingError(f"`callbacks` must be a list of Callback objects, got {given!r}")
+        raise SettingError(f"`callbacks` must be a list of Callback objects, got {shown(given)}")
     return listeners
 
 
@@ -118,6 +119,7 @@ def report_error(listeners: Iterable[Callback], tuner: Tuner, error: BaseExcepti
 @contextmanager
 def progress_for(wanted: bool | None, *, total: int) -> Iterator[Callback]:
     """Give the listener for `progress`: True shows it, False does not, None shows it on a terminal only."""
+    check_flag("progress", wanted, none="for a terminal only")
     terminal = sys.stderr.isatty()
     if wanted is False or (wanted is None and not terminal):
         yield Callback()

@@ -6,11 +6,12 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pactune.checks import check_count, check_seed, check_type
 from pactune.engine import Job, Lane, Outcome, Plan, run_round
 from pactune.errors import SettingError
 from pactune.hypergradient import Implicit
@@ -20,9 +21,7 @@ from pactune.testing.differences import Slope, slope
 from pactune.testing.frozen import Exact, Path, frozen_regularizer, frozen_risk, path_sums, record_path
 from pactune.testing.solved import Solved, solve_training, train_slope
 from pactune.trees import Params, add, axpy, clone, dot, norm, scale
-
-if TYPE_CHECKING:
-    from pactune.tuner import Tuner
+from pactune.tuner import Tuner
 
 __all__ = ["HypergradientCheck", "check_hypergradient"]
 
@@ -119,8 +118,9 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
         >>> pt.check_hypergradient(tuner).outcome
         'passed'
     """
-    if directions < 1:
-        raise SettingError(f"`directions` must be ≥ 1, got {directions}")
+    check_type("tuner", tuner, Tuner, "a Tuner")
+    check_count("directions", directions, words="≥ 1, a whole number")
+    check_seed("seed", seed)
     if tuner.team.ranks > 1:
         raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")
     plan, lane = _in_double(tuner)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pactune.callbacks import Callback, report_error
+from pactune.checks import NOT_NEGATIVE, Rule, check_choice, check_count, check_number, shown
 from pactune.data import Source, as_source
 from pactune.engine import (
     Lane,
@@ -65,16 +66,12 @@ class FitSettings:
     recorder: Recorder = field(default_factory=Recorder)
 
     def __post_init__(self) -> None:
-        if isinstance(self.outer_steps, bool) or not isinstance(self.outer_steps, int) or self.outer_steps < 1:
-            raise SettingError(f"`outer_steps` must be a whole number ≥ 1, got {self.outer_steps!r}")
-        if self.keep not in KEEP:
-            raise SettingError(f"`keep` must be one of {', '.join(map(repr, KEEP))}, got {self.keep!r}")
-        if not isinstance(self.tolerance, (int, float)) or not self.tolerance >= 0:
-            raise SettingError(f"`tolerance` must be ≥ 0, got {self.tolerance!r}")
-        if self.on_divergence not in ("raise", "return"):
-            raise SettingError(f'`on_divergence` must be "raise" or "return", got {self.on_divergence!r}')
-        if self.plain_steps is not None and (not isinstance(self.plain_steps, int) or self.plain_steps < 0):
-            raise SettingError(f"`plain_steps` must be ≥ 0 or None, got {self.plain_steps!r}")
+        check_count("outer_steps", self.outer_steps)
+        if not isinstance(self.keep, str) or self.keep not in KEEP:
+            raise SettingError(f"`keep` must be one of {', '.join(map(repr, KEEP))}, got {shown(self.keep)}")
+        check_number("tolerance", self.tolerance, Rule("≥ 0 and finite", NOT_NEGATIVE.holds))
+        check_choice("on_divergence", self.on_divergence, ("raise", "return"))
+        check_count("plain_steps", self.plain_steps, 0, words="≥ 0, a whole number,", none="for the default")
 
 
 class Kept(NamedTuple):
@@ -104,6 +101,8 @@ class Fit:
         )
         self._before = LEDGER.seen(tuner.problem.tensors())
         LEDGER.begin(tuner.problem.tensors(), tuner.problem.marks)
+        if self.test is not None:
+            tuner.problem.try_test(self.test)
         self.rows: list[Row] = []
         self.plain = _PlainRun(tuner, settings, self.test)
         self.kept: Kept | None = None

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.callbacks import Callback, as_callbacks, progress_for
+from pactune.checks import check_count, check_flag
+from pactune.columns import check_key
 from pactune.data import as_source
 from pactune.engine import Engine, Runner, as_engine, drive
 from pactune.errors import SettingError
@@ -16,6 +18,7 @@ from pactune.fitting import Fit, FitSettings, Keep
 from pactune.objectives import AutoZeta
 from pactune.result import Result, Row
 from pactune.tracking.files import folder_inside
+from pactune.tracking.place import as_folder
 from pactune.tracking.recorder import FolderRecorder, Pace, start_together
 from pactune.tuner import Tuner
 
@@ -80,7 +83,8 @@ def fit_grid(
 
     Args:
         build: `build(**cell)` returns a `Tuner` with a model and a hyper module of its own. Seed what it draws.
-        grid: values by name, of which every combination is a cell; or the cells themselves.
+        grid: values by name, of which every combination is a cell; or the cells themselves. No name may be that of a
+            metric or of a column of the history, such as "objective" or "test_risk".
         outer_steps: as for `Tuner.fit`, like all that follow.
         test: a test set, or a function `test(**cell)` that returns one.
         keep: which outer step's parameters are kept.
@@ -111,25 +115,31 @@ def fit_grid(
         >>> len(found.history), [str(name) for name in found.history.columns[:3]]
         (18, ['zeta', 'seed', 'outer_step'])
     """
+    root = None if run_dir is None else as_folder("run_dir", run_dir, none=True)
+    check_flag("resume", resume)
     cells = grid_cells(grid)
     tuners = [_built(build, cell) for cell in cells]
     _check_apart(tuners)
+    for tuner in tuners:
+        for key in {key for cell in cells for key in cell}:
+            check_key(key, taken=tuner.problem.metric_names())
     runner = Runner(as_engine(engine, tuners[0].problem))
     if test is not None and not callable(test):
         test = as_source(test, role="test", device=tuners[0].problem.device)  # one for all, so that it is read once
+    check_count("outer_steps", outer_steps)
     with progress_for(progress, total=outer_steps * len(cells)) as shown:
         listeners = (*as_callbacks(callbacks), shown)
         fits, pace = list[Fit](), Pace()
         for cell, tuner in zip(cells, tuners, strict=True):
             settings = FitSettings(
                 outer_steps=outer_steps,
-                test=test(**cell) if callable(test) else test,
+                test=_called("test", test, cell) if callable(test) else test,
                 keep=keep,
                 tolerance=tolerance,
                 plain_steps=plain_steps,
                 on_divergence=on_divergence,
             )
-            folder = None if run_dir is None else folder_inside(Path(run_dir), cell_name(cell))
+            folder = None if root is None else folder_inside(root, cell_name(cell))
             tuner.runner = runner
             settings = tuner.recorded(settings, folder, resume=resume, pace=pace)
             fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
@@ -155,6 +165,8 @@ def grid_cells(grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) 
         raise SettingError(f"`grid` must be a dict of lists or a list of dicts, got {type(grid).__name__}")
     if not cells:
         raise SettingError("`grid` has no cell: every name needs at least one value")
+    for key in {key: None for cell in cells for key in cell}:
+        check_key(key)
     names = [cell_name(cell) for cell in cells]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -175,7 +187,7 @@ def cell_name(cell: Mapping[str, Any]) -> str:
 def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:
     if not callable(build):
         raise SettingError(f"`build` must be a function from a cell to a Tuner, got {type(build).__name__}")
-    tuner = build(**cell)
+    tuner = _called("build", build, cell)
     if not isinstance(tuner, Tuner):
         raise SettingError(f"`build` must return a Tuner, it returned {type(tuner).__name__} for {cell_name(cell)}")
     if tuner.objective.zeta == "auto" or isinstance(tuner.objective.zeta, AutoZeta):
@@ -183,6 +195,16 @@ def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:
     if tuner.team.ranks > 1:
         raise SettingError("a grid runs in one process; `build` must make its tuners without `parallel`")
     return tuner
+
+
+def _called(name: str, function: Callable[..., Any], cell: Cell) -> Any:
+    """Call a function of the user's with the values of a cell."""
+    try:
+        return function(**cell)
+    except TypeError as error:
+        raise SettingError(
+            f"`{name}` must be a function of {', '.join(cell)}, the keys of `grid`; it fails with TypeError: {error}"
+        ) from error
 
 
 def _check_apart(tuners: Sequence[Tuner]) -> None:

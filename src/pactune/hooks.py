@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pactune.checks import shown
+from pactune.errors import PactuneError, SettingError
 from pactune.trees import Params, map_tree
 
 __all__ = ["Hooks", "holders"]
@@ -51,6 +54,21 @@ class Hooks:
         """Return the θ-gradient of the penalties, differentiable in θ and λ."""
         return _total(params, [_penalty_gradient(module, params) for module in self.penalties])
 
+    def try_on(self, params: Params) -> None:
+        """Call the hooks once.
+
+        Raises:
+            SettingError: a hook fails or returns something else than its rule says.
+        """
+        for module in self.penalties:
+            value = _called(module, "penalty", params)
+            if not isinstance(value, Tensor) or value.ndim:
+                raise SettingError(f"`penalty` of {_kind(module)} must return a scalar tensor, got {shown(value)}")
+        for module in self.rates:
+            _check_tree(module, "learning_rates", _called(module, "learning_rates", params), params, whole=False)
+        for module in self.initials:
+            _check_tree(module, "initial", _called(module, "initial", params), params, whole=True)
+
     def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
         """Return the λ-derivative of ⟨∇penalty(θ), c⟩ for every λ of a penalty."""
         return {
@@ -76,6 +94,41 @@ class Hooks:
         for module in self.initials:
             params = module.initial(params)
         return params
+
+
+def _kind(module: object) -> str:
+    return type(module).__name__
+
+
+def _called(module: Any, hook: str, params: Params) -> object:
+    try:
+        return getattr(module, hook)(params)
+    except (PactuneError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the module may be the user's and may do anything
+        reason = f"{type(error).__name__}: {error}"
+        raise SettingError(f"`{hook}` of {_kind(module)} fails on the model's parameters: {reason}") from error
+
+
+def _check_tree(module: object, hook: str, found: object, params: Params, *, whole: bool) -> None:
+    """Raise unless a hook returned tensors by parameter name; with `whole` all of them, in their shapes."""
+    rule = "every parameter in its shape" if whole else "a factor that fits the shape of each parameter it names"
+    if not isinstance(found, Mapping):
+        raise SettingError(f"`{hook}` of {_kind(module)} must return a dict with {rule}, got {shown(found)}")
+    wrong = [name for name in found if name not in params] + [name for name in params if whole and name not in found]
+    wrong += [name for name in params if name in found and not _fits(found[name], params[name], whole=whole)]
+    if wrong:
+        names = ", ".join(map(repr, wrong))
+        raise SettingError(f"`{hook}` of {_kind(module)} must return {rule}; unknown, missing or misshapen: {names}")
+
+
+def _fits(value: object, like: Tensor, *, whole: bool) -> bool:
+    if not isinstance(value, Tensor):
+        return False
+    try:
+        return value.shape == like.shape if whole else value.expand_as(like).shape == like.shape
+    except RuntimeError:
+        return False
 
 
 def _total(params: Params, parts: list[Params]) -> Params:

@@ -23,6 +23,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from pactune.checks import Rule, check_choice, check_count, check_number
 from pactune.errors import SettingError
 from pactune.modules import as_ordinary
 from pactune.trees import Params, mul
@@ -37,16 +38,49 @@ def _key(name: str) -> str:
     return name.replace(".", "/")
 
 
+def _trainable(model: object) -> Params:
+    """Return the trainable parameters of a model, of which there is at least one."""
+    own = as_ordinary("model", model)
+    found = {name: p for name, p in own.named_parameters() if p.requires_grad}
+    if not found:
+        raise SettingError(f"{type(model).__name__} has no trainable parameter to attach hyperparameters to")
+    return cast(Params, found)
+
+
+def check_values(hyper: nn.Module, params: Params) -> None:
+    """Raise where a ready-made module inside `hyper` was made from a model with other parameters."""
+    for module in hyper.modules():
+        if isinstance(module, (_PerParameter, Initialization)):
+            module.check_model(params)
+
+
+def _check_values(module: nn.Module, values: Params, params: Params, *, shapes: bool) -> None:
+    """Raise unless every value has the name, and with `shapes` the shape, of a trainable parameter."""
+    known = {_key(name): p for name, p in params.items()}
+    kind = type(module).__name__
+    remedy = f"make it as {kind}(model) from the model of this problem, after its layers are frozen"
+    for key, value in values.items():
+        if key not in known:
+            raise SettingError(
+                f"`hyper`: this {kind} has a value for {key.replace('/', '.')!r}, which is no trainable parameter of "
+                f"`model`; {remedy}"
+            )
+        if shapes and value.shape != known[key].shape:
+            raise SettingError(
+                f"`hyper`: this {kind} has shape {tuple(value.shape)} for {key.replace('/', '.')!r}, which has shape "
+                f"{tuple(known[key].shape)} in `model`; {remedy}"
+            )
+
+
 class _PerParameter(nn.Module):
     """One value per element, per tensor, or for all of a model's trainable parameters."""
 
     def __init__(self, model: nn.Module, *, per: Granularity, init: float) -> None:
         super().__init__()
-        if per not in ("element", "tensor", "global"):
-            raise SettingError(f'`per` must be "element", "tensor" or "global", got {per!r}')
-        trainable = {n: p for n, p in as_ordinary("model", model).named_parameters() if p.requires_grad}
-        if not trainable:
-            raise SettingError(f"{type(model).__name__} has no trainable parameter to attach hyperparameters to")
+        check_choice("per", per, ("element", "tensor", "global"))
+        trainable = _trainable(model)
+        largest = min(torch.finfo(p.dtype).max for p in trainable.values())
+        check_number("init", init, Rule("a number that the model's type can hold", lambda value: abs(value) <= largest))
         self.per = per
         if per == "global":
             any_parameter = next(iter(trainable.values()))
@@ -64,6 +98,11 @@ class _PerParameter(nn.Module):
             return dict.fromkeys(params, self.values["all"])
         held = cast(Params, self.values._parameters)  # a ParameterDict's own look-up takes longer than a product
         return {name: held[key] for name in params if (key := _key(name)) in held}
+
+    def check_model(self, params: Params) -> None:
+        """Raise unless the values belong to a model with these parameters."""
+        if self.per != "global":
+            _check_values(self, dict(self.values.items()), params, shapes=self.per == "element")
 
     def extra_repr(self) -> str:
         """Say the granularity."""
@@ -155,12 +194,16 @@ class Initialization(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        trainable = {n: p for n, p in as_ordinary("model", model).named_parameters() if p.requires_grad}
+        trainable = _trainable(model)
         self.values = nn.ParameterDict({_key(n): nn.Parameter(p.detach().clone()) for n, p in trainable.items()})
 
     def initial(self, params: Params) -> Params:
         """Return θ_0 = λ for the parameters it holds, the draw from P_0 for others."""
         return {name: self.values.get(_key(name), p) for name, p in params.items()}
+
+    def check_model(self, params: Params) -> None:
+        """Raise unless the values belong to a model with these parameters."""
+        _check_values(self, dict(self.values.items()), params, shapes=True)
 
 
 class ExampleWeights(nn.Module):
@@ -171,7 +214,7 @@ class ExampleWeights(nn.Module):
     standard sampler, so that rows are known by number.
 
     Args:
-        rows: the number of training examples.
+        rows: the number of training examples; `Problem` refuses any other number.
 
     Example:
         >>> weights = ExampleWeights(4)
@@ -181,9 +224,15 @@ class ExampleWeights(nn.Module):
 
     def __init__(self, rows: int) -> None:
         super().__init__()
-        if rows < 1:
-            raise SettingError(f"`rows` must be the number of training examples, at least 1, got {rows}")
+        check_count("rows", rows, words="the number of training examples, at least 1")
         self.logits = nn.Parameter(torch.zeros(rows, device=torch.get_default_device()))
+
+    def check_rows(self, rows: int) -> None:
+        """Raise unless there is one weight for each of the training rows."""
+        if len(self.logits) != rows:
+            raise SettingError(
+                f"`hyper` has {len(self.logits)} example weights and `train` {rows} rows; use ExampleWeights({rows})"
+            )
 
     def weights(self) -> Tensor:
         """Return the weights of all examples. Shape (rows,)."""

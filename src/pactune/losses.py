@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from pactune.checks import shown
+from pactune.columns import RISK
 from pactune.data import Batch
-from pactune.errors import DataError, SettingError
+from pactune.errors import DataError, PactuneError, SettingError
 
 __all__ = ["Closure", "Losses", "Metrics", "accuracy", "inputs_and_target"]
 
@@ -29,6 +32,7 @@ class Losses:
 
     Attributes:
         knows_rows: whether `rows` returns the losses of single rows.
+        reduction: "mean" or "sum" where the loss of the short form says so.
 
     Raises:
         SettingError: neither one loss nor two, or one that cannot be called.
@@ -43,10 +47,13 @@ class Losses:
         weigher: Any = None,
     ) -> None:
         _check(loss, train_loss, valid_loss)
+        if metrics is not None and not callable(metrics):
+            raise SettingError(f"`metrics` must be a function of the model and a batch, got {shown(metrics)}")
         self._loss, self._train_loss, self._valid_loss = loss, train_loss, valid_loss
         self._metrics = metrics or (accuracy if loss is not None else None)
         self._weigher = weigher
         self.knows_rows = knows_reduction(loss)
+        self.reduction = stated_reduction(loss)
 
     @property
     def general(self) -> bool:
@@ -91,8 +98,23 @@ class Losses:
         return self._short(model, batch, reduction="none").reshape(batch.rows, -1).mean(1)
 
     def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor | float]:
-        """Return the metrics of a batch."""
-        return self._metrics(model, batch.data) if self._metrics else {}
+        """Return the metrics of a batch.
+
+        Raises:
+            SettingError: the user's function fails, or returns something else than numbers by name.
+        """
+        if self._metrics is None:
+            return {}
+        try:
+            found = self._metrics(model, batch.data)
+        except (PactuneError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # it is the user's code
+            raise SettingError(
+                f"`metrics` fails with {type(error).__name__}: {error}; it is called as metrics(model, batch) on the "
+                "batches of every data set"
+            ) from error
+        return _checked_metrics(found)
 
     def _short(self, model: nn.Module, batch: Batch, **options: str) -> Tensor:
         assert self._loss is not None
@@ -100,9 +122,24 @@ class Losses:
         return self._loss(model(*inputs), target, **options)
 
 
+def stated_reduction(loss: object) -> str | None:
+    """Return how a loss says that it puts its rows together, "mean" or "sum"; None where it says nothing.
+
+    >>> stated_reduction(nn.functional.mse_loss), stated_reduction(nn.MSELoss(reduction="sum"))
+    ('mean', 'sum')
+    """
+    found = getattr(loss, "reduction", None)
+    if knows_reduction(loss):
+        found = inspect.signature(loss).parameters["reduction"].default  # type: ignore[arg-type]
+    return found if isinstance(found, str) else None
+
+
 def knows_reduction(loss: object) -> bool:
     """Whether a loss can be asked for the losses of single rows."""
-    return callable(loss) and "reduction" in inspect.signature(loss).parameters
+    try:
+        return callable(loss) and "reduction" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):  # some callables, of C for instance, have no signature
+        return False
 
 
 def inputs_and_target(data: Any) -> tuple[Any, ...]:
@@ -120,9 +157,27 @@ def accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
     if not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
         return {}
     scores = model(*inputs)
-    if not isinstance(scores, Tensor) or scores.ndim != 2:
-        return {}
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
+        return {}  # the largest of one score is always the first: that is no classification
     return {"accuracy": (scores.argmax(1) == target).double().mean()}
+
+
+def _checked_metrics(found: object) -> Mapping[str, Tensor | float]:
+    """Return metrics; raise unless each has a name of its own and is one real number."""
+    if not isinstance(found, Mapping):
+        raise SettingError(f"`metrics` must return a dict of numbers by name, got {shown(found)}")
+    for name, value in found.items():
+        if not isinstance(name, str) or not name or name == RISK:
+            raise SettingError(f"`metrics` must return names that are texts other than {RISK!r}, got {shown(name)}")
+        if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
+            continue
+        if (
+            isinstance(value, (Tensor, str, complex))
+            or not hasattr(value, "__float__")
+            or getattr(value, "shape", None)
+        ):
+            raise SettingError(f"`metrics` must return one number per name, for {name!r} it returned {shown(value)}")
+    return found
 
 
 def _check(loss: object, train_loss: object, valid_loss: object) -> None:

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from pactune.data import Batch, Source, as_source, in_type
-from pactune.errors import DataError, PactuneError, SettingError
+from pactune.errors import DataError, SettingError, warn_user
 from pactune.hooks import Hooks, holders
-from pactune.hyper import ExampleWeights
+from pactune.hyper import ExampleWeights, check_values
 from pactune.losses import Closure, Losses, Metrics, inputs_and_target
 from pactune.modules import Names, as_ordinary, evaluating, mode, uncompiled, warn_if_compiled
 from pactune.provenance import DataMark
 from pactune.streams import forked_rng
 from pactune.swap import call_with
 from pactune.trees import Params, clone
+from pactune.trials import as_risk, failing_on, is_sum, structure
 
 __all__ = ["Evaluation", "Problem"]
 
@@ -52,13 +53,14 @@ class Problem:
         hyper: an `nn.Module` whose parameters are λ. It may also be a part of the model.
         train: tensors `(x, y)`, a `Dataset` or a `DataLoader`; or a `DataMark` of one, whose rows have identifiers.
         valid: the same, for the validation set.
-        loss: `loss(prediction, target)`, the mean over the rows.
+        loss: `loss(prediction, target)`, the mean over the rows; a sum over them is refused.
         train_loss: the general form, instead of `loss`.
         valid_loss: the general form, instead of `loss`.
         batch_size: rows of a training mini-batch; None takes all rows at every step.
         valid_batch_size: rows of a validation mini-batch; None takes all rows.
         metrics: `metrics(model, batch)` returns further numbers to report, averaged over the rows. By default the
-            accuracy, where the target is a class number.
+            accuracy, where the target is a class number and there are two scores or more. Every batch must have the
+            same names; "risk" is taken.
 
     Raises:
         DataError: for empty, unknown or ill-fitting data.
@@ -99,7 +101,9 @@ class Problem:
         train, valid = (data.source if isinstance(data, DataMark) else data for data in (train, valid))
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
         self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
-        _check_weights(weigher, self.train.rows)
+        check_values(hyper, self.parameters())
+        if isinstance(weigher, ExampleWeights):
+            weigher.check_rows(self.train.rows)
 
     runs: tuple[int, ...] = ()
     """The leading axes of risks and parameters: none, or one where many runs are one problem."""
@@ -265,27 +269,59 @@ class Problem:
         return self._with_hyper(hyper, lambda: self._hooks.initial(params))
 
     def try_losses(self) -> None:
-        """Call both losses once on their first batches, so that what is wrong with them is said before anything runs.
+        """Call losses, metrics and hooks once on first batches, so that a mistake is reported before anything runs.
 
         Raises:
             DataError: a loss fails on its data, or is not finite.
+            SettingError: a loss is a sum over the rows, or metrics or hooks break their rules.
         """
+        self._with_hyper(self.hyperparameters(), lambda: self._hooks.try_on(self.parameters()))
         for role, source, risk in (("train", self.train, self.train_risk), ("valid", self.valid, self.valid_risk)):
-            batch = next(iter(source.epoch()), None)
-            if batch is None:
-                raise DataError(f"`{role}` yields no batch: it is empty")
-            try:
-                with forked_rng(self.device), torch.no_grad():
-                    value = risk(self.parameters(), self.hyperparameters(), clone(self.buffers()), batch)
-            except PactuneError:
-                raise
-            except (RuntimeError, IndexError, TypeError, ValueError) as error:
-                raise DataError(f"the {role} loss fails on the first batch of `{role}`: {error}") from error
+            batch = source.first()
+            with failing_on(f"the {role} loss", role), forked_rng(self.device), torch.no_grad():
+                value = risk(self.parameters(), self.hyperparameters(), clone(self.buffers()), batch)
             if not bool(torch.isfinite(value)):
                 raise DataError(
                     f"the {role} loss is {float(value)} before the first step; look for NaN or Inf in `{role}` "
                     "and in the model"
                 )
+            self._try_rows(role, batch)
+
+    def _try_rows(self, role: str, batch: Batch) -> None:
+        """Try the metrics, and whether the loss of a role is a mean over the rows."""
+        closure = self._losses.train if role == "train" else self._losses.valid
+        with evaluating(self.model, self.device):
+            with failing_on("`metrics`", role):
+                self._losses.metrics(self.model, batch)
+            summed = self._losses.reduction == "sum"
+            if self._losses.reduction is None and (role == "valid" or self._losses.general):
+                summed = is_sum(lambda rows: closure(self.model, self.hyper, rows), batch)
+        message = (
+            f"the {role} loss must be the mean over the rows, and on twice the rows it is twice as large, as a sum is: "
+            'use reduction="mean", or divide by the number of rows'
+        )
+        if summed and self._losses.general:
+            warn_user(message)
+        elif summed:
+            raise SettingError(message)
+
+    def try_test(self, source: Source) -> None:
+        """Evaluate a test set's first batch, so that a mistake is reported before anything runs.
+
+        Raises:
+            DataError: it is not of the validation set's structure, or the validation loss fails on it.
+        """
+        batch, wanted = next(source.evaluation()), structure(self.valid.first().data)
+        if structure(batch.data) != wanted:
+            raise DataError(f"`test` must be made like `valid`, {wanted}, got {structure(batch.data)}")
+        with evaluating(self.model, self.device), failing_on("the valid loss", "test"):
+            as_risk("the valid loss", self._losses.valid(self.model, self.hyper, batch))
+            self._losses.metrics(self.model, batch)
+
+    def metric_names(self) -> set[str]:
+        """Return the names of the metrics, found on the validation set's first batch."""
+        with evaluating(self.model, self.device), failing_on("`metrics`", "valid"):
+            return set(self._losses.metrics(self.model, self.valid.first()))
 
     # Evaluation of the user's own model
 
@@ -340,12 +376,15 @@ class Problem:
     def _average(self, batches: Iterator[Batch], closure: Callable[..., Tensor]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
         for batch in batches:
-            rows += batch.rows
             risk += batch.rows * float(closure(self.model, self.hyper, batch))
-            for name, value in self._losses.metrics(self.model, batch).items():
+            found = self._losses.metrics(self.model, batch)
+            if rows and found.keys() != sums.keys():
+                raise SettingError(
+                    f"`metrics` must return the same names for every batch, got {sorted(found)} after {sorted(sums)}"
+                )
+            rows += batch.rows
+            for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
-        if not rows:
-            raise DataError("a data set to evaluate is empty: it needs at least one row")
         return Evaluation(risk / rows, {name: value / rows for name, value in sums.items()})
 
     # Inner workings
@@ -356,10 +395,7 @@ class Problem:
         names = self._names
         parts = [(names.params, params), (names.hyper, hyper), (names.buffers, buffers)]
         value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=names.buffers)
-        if not isinstance(value, Tensor) or value.ndim != 0:
-            what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise SettingError(f"the {role} loss must be a scalar tensor, the mean over the rows, got {what}")
-        return value
+        return as_risk(f"the {role} loss", value)
 
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
@@ -372,10 +408,3 @@ def _weigher(hyper: nn.Module) -> Any:
     if len(found) > 1:
         raise SettingError(f"at most one hyperparameter module may weigh examples, got {len(found)}")
     return found[0] if found else None
-
-
-def _check_weights(weigher: object, rows: int) -> None:
-    if isinstance(weigher, ExampleWeights) and len(weigher.logits) < rows:
-        raise SettingError(
-            f"`hyper` has {len(weigher.logits)} example weights and `train` {rows} rows; use ExampleWeights(rows)"
-        )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pactune.checks import check_count, check_flag, check_seed, check_type, shown
 from pactune.errors import SettingError
 from pactune.hypergradient import Estimator
 from pactune.objectives import Objective
@@ -22,13 +23,13 @@ def check_settings(tuner: Tuner) -> None:
     if not isinstance(tuner.problem, Problem):
         raise SettingError(f"`problem` must be a Problem, got {type(tuner.problem).__name__}")
     for name in ("inner_steps", "chains", "path_stride"):
-        value = getattr(tuner, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise SettingError(f"`{name}` must be a whole number ≥ 1, got {value!r}")
-    if isinstance(tuner.seed, bool) or not isinstance(tuner.seed, int):
-        raise SettingError(f"`seed` must be a whole number, got {tuner.seed!r}")
-    if not isinstance(tuner.objective, Objective):
-        raise SettingError(f"`objective` must be PACBayes(...) or another objective, got {tuner.objective!r}")
+        check_count(name, getattr(tuner, name))
+    for name in ("restart", "online"):
+        check_flag(name, getattr(tuner, name))
+    check_seed("seed", tuner.seed)
+    check_type("objective", tuner.objective, Objective, "PACBayes(...) or another objective")
+    if tuner.initial is not None and not callable(tuner.initial):
+        raise SettingError(f"`initial` must be a function of a torch.Generator or None, got {shown(tuner.initial)}")
     tuner.objective.check(tuner.problem)
     _check_outer(tuner)
     _check_estimators(tuner)
@@ -49,7 +50,7 @@ def _check_estimators(tuner: Tuner) -> None:
     roles = {"hypergradient": tuner.risk_estimator, "path_hypergradient": tuner.path_estimator}
     for role, estimator in roles.items():
         if not isinstance(estimator, Estimator):
-            raise SettingError(f"`{role}` must be an estimator such as Truncated(1), got {estimator!r}")
+            raise SettingError(f"`{role}` must be an estimator such as Truncated(1), got {shown(estimator)}")
         estimator.check(role=role, inner_steps=tuner.inner_steps, dynamics=tuner.inner, count=count)
     if tuner.objective.has_path and not tuner.path_estimator.for_path:
         raise SettingError(

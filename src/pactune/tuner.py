@@ -13,6 +13,7 @@ import torch
 
 from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
+from pactune.checks import check_flag
 from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engine import (
@@ -42,6 +43,7 @@ from pactune.result import Result
 from pactune.settings import check_settings
 from pactune.streams import Streams
 from pactune.tracking.fingerprint import describe_run, parts_of
+from pactune.tracking.place import as_folder
 from pactune.tracking.recorder import FolderRecorder, Pace, Recorder
 from pactune.tracking.shared import SharedRecorder
 from pactune.trees import Params, clone
@@ -231,17 +233,17 @@ class Tuner:
         self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool, pace: Pace | None = None
     ) -> FitSettings:
         """Return the settings of a fit that is recorded in `run_dir`; runs of a grid share a pace of checkpoints."""
+        check_flag("resume", resume)
         if run_dir is None:
             if resume:
                 raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
             return settings
-        if not isinstance(run_dir, (str, Path)):
-            raise SettingError(f"`run_dir` must be a path or None, got {run_dir!r}")
+        place = as_folder("run_dir", run_dir, none=True)
         test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
         if self.team.leader:
             described = describe_run(self, settings, test)
             parts = partial(parts_of, self)
-            folder: Recorder = FolderRecorder(Path(run_dir), resume=resume, settings=described, parts=parts, pace=pace)
+            folder: Recorder = FolderRecorder(place, resume=resume, settings=described, parts=parts, pace=pace)
             recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
         else:
             recorder = SharedRecorder(Recorder(), self.team)
@@ -322,9 +324,8 @@ class Tuner:
 
     def prepare(self, zeta: float) -> None:
         """Check, before the first round, that all can be differentiated."""
-        setting = Setting(
-            self.objective, self.risk_estimator, self.path_estimator, self.inner_steps, self.restart, zeta
-        )
+        kinds = self.objective, self.risk_estimator, self.path_estimator
+        setting = Setting(*kinds, self.inner_steps, self.restart, zeta, fresh=self.lane.rounds == 0)
         unseen = check_entries(self.problem, setting)
         if unseen:
             warn_user(

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from pactune.bounds.pac_bayes import hold_out, path_bound
 from pactune.bounds.rounding import round_down, round_up
-from pactune.errors import CertificateError, SettingError
+from pactune.checks import PROBABILITY, check_count, check_number, check_type
+from pactune.errors import CertificateError
 from pactune.provenance import Provenance
 
 __all__ = ["Certificate", "Claim", "Evidence", "certify"]
@@ -137,10 +138,9 @@ def certify(claim: Claim, *, delta: float = 0.05, grid: int = 1) -> Certificate:
         >>> 0.4 < certify(claim, delta=0.05).value < 0.7
         True
     """
-    if not 0 < delta < 1:
-        raise SettingError(f"`delta` must be in (0, 1), got {delta!r}")
-    if isinstance(grid, bool) or not isinstance(grid, int) or grid < 1:
-        raise SettingError(f"`grid` must be the number of declared claims, at least 1, got {grid!r}")
+    check_type("claim", claim, Claim, "a claim such as bounds.HoldOut(...)")
+    check_number("delta", delta, PROBABILITY)
+    check_count("grid", grid, words="the number of declared claims, at least 1")
     broken = claim.broken()
     if broken:
         raise CertificateError(broken)

@@ -17,6 +17,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pactune.bounds.rounding import round_down
+from pactune.checks import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY,
+    Rule,
+    check_count,
+    check_flag,
+    check_number,
+    check_type,
+    is_number,
+    shown,
+)
 from pactune.errors import SettingError
 
 __all__ = ["DataDependentBound", "PrivatePrior", "theorem_2_1", "theorem_a3"]
@@ -43,14 +55,13 @@ class PrivatePrior:
     c_beta: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon <= 0.5:
-            raise SettingError(f"`epsilon` must be in (0, 1/2], got {self.epsilon!r}")
-        if not 0 < self.delta < self.epsilon:
-            raise SettingError(f"`delta` must be in (0, epsilon={self.epsilon}), got {self.delta!r}")
-        if self.rows < 1:
-            raise SettingError(f"`rows` must be at least 1, got {self.rows!r}")
-        if not (self.c1 > 0 and self.c2 > 0 and self.c_beta >= 0):
-            raise SettingError("`c1` and `c2` must be positive and `c_beta` ≥ 0")
+        check_number("epsilon", self.epsilon, Rule("in (0, 1/2]", lambda value: 0 < value <= 0.5))
+        inside = Rule(f"in (0, epsilon={self.epsilon})", lambda value: 0 < value < self.epsilon)
+        check_number("delta", self.delta, inside)
+        check_count("rows", self.rows)
+        check_number("c1", self.c1, POSITIVE)
+        check_number("c2", self.c2, POSITIVE)
+        check_number("c_beta", self.c_beta, NOT_NEGATIVE)
 
     @property
     def beta(self) -> float:
@@ -114,7 +125,9 @@ def theorem_2_1(
         interval: [a, b], the range of the loss (Theorem A.4).
         paper_constant: 1/s as printed in Theorem 2.1; False takes the 1/(2s−1) of Theorem A.3, part 2.
     """
+    check_type("prior", prior, PrivatePrior, "a PrivatePrior")
     low, high = _range(risk, kl, failure, interval)
+    check_flag("paper_constant", paper_constant)
     s = prior.rows
     share = 1 / s if paper_constant else 1 / (2 * s - 1)
     added = (high - low) * math.sqrt(share * (kl + math.log(5 * s / failure)) + prior.rate)
@@ -144,6 +157,7 @@ def theorem_a3(
 
     R̂ + (b−a) √((KL + log((4s exp(s(c1ε² + c2√(δ/ε))) + β exp(2s))/Δ))/(2s−1)).
     """
+    check_type("prior", prior, PrivatePrior, "a PrivatePrior")
     low, high = _range(risk, kl, failure, interval)
     s = prior.rows
     numerator = _log_add(math.log(4 * s) + prior.max_information, prior.log_beta + 2 * s)
@@ -165,13 +179,11 @@ def _log_add(a: float, b: float) -> float:
 
 
 def _range(risk: float, kl: float, failure: float, interval: tuple[float, float]) -> tuple[float, float]:
-    low, high = interval
-    if not low < high:
-        raise SettingError(f"`interval` must be (a, b) with a < b, got {interval!r}")
-    if not low <= risk <= high:
-        raise SettingError(f"`risk` must be in [{low:g}, {high:g}], got {risk!r}")
-    if not kl >= 0:
-        raise SettingError(f"`kl` must be ≥ 0, got {kl!r}")
-    if not 0 < failure < 1:
-        raise SettingError(f"`failure` must be in (0, 1), got {failure!r}")
+    ends = tuple(interval) if isinstance(interval, (tuple, list)) else ()
+    if len(ends) != 2 or not all(is_number(end) and math.isfinite(end) for end in ends) or not ends[0] < ends[1]:
+        raise SettingError(f"`interval` must be (a, b) with a < b, got {shown(interval)}")
+    low, high = ends
+    check_number("risk", risk, Rule(f"in [{low:g}, {high:g}]", lambda value: low <= value <= high))
+    check_number("kl", kl, Rule("a number ≥ 0", lambda value: value >= 0))
+    check_number("failure", failure, PROBABILITY)
     return low, high

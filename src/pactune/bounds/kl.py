@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pactune.errors import SettingError
+from pactune.checks import SHARE, Rule, check_number
 
 __all__ = ["binary_kl", "kl_inverse", "kl_inverse_lower"]
 
@@ -82,10 +82,8 @@ def _at_least(q: float, p: float, c: float) -> bool:
 
 
 def _check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise SettingError(f"`{name}` must be in [0, 1], got {value!r}; scale a bounded loss to [0, 1] first")
+    check_number(name, value, SHARE, hint="scale a bounded loss to [0, 1] first")
 
 
 def _check_budget(c: float) -> None:
-    if not c >= 0:
-        raise SettingError(f"`c` must be ≥ 0, got {c!r}")
+    check_number("c", c, Rule("a number ≥ 0", lambda value: value >= 0))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pactune.checks import FINITE, POSITIVE, Rule, check_count, check_flag, check_number, shown
 from pactune.errors import SettingError
 
 __all__ = ["ChainStep", "noise_constant", "path_kl", "path_log_ratio", "unequal_path_kl"]
@@ -26,6 +27,7 @@ def path_kl(squares: float, lr: float, inverse_temperature: float) -> float:
     >>> path_kl(squares=2.0, lr=0.1, inverse_temperature=100.0)
     5.0
     """
+    check_number("squares", squares, Rule("a number ≥ 0", lambda value: value >= 0))
     _check_positive(lr=lr, inverse_temperature=inverse_temperature)
     return lr * inverse_temperature / 4 * squares
 
@@ -39,8 +41,9 @@ def path_log_ratio(squares: float, products: float, lr: float, inverse_temperatu
         lr: η.
         inverse_temperature: τ of both chains.
     """
-    scale = math.sqrt(lr * inverse_temperature / 2)
-    return path_kl(squares, lr, inverse_temperature) + scale * products
+    check_number("products", products, FINITE)
+    squared = path_kl(squares, lr, inverse_temperature)
+    return squared + math.sqrt(lr * inverse_temperature / 2) * products
 
 
 def noise_constant(steps: int, parameters: int, ratio: float) -> float:
@@ -59,6 +62,8 @@ def noise_constant(steps: int, parameters: int, ratio: float) -> float:
     >>> round(noise_constant(1000, 7850, 2.0))
     1204397
     """
+    check_count("steps", steps, 0)
+    check_count("parameters", parameters, 0)
     _check_positive(ratio=ratio)
     return steps * parameters / 2 * (ratio - 1 - math.log(ratio))
 
@@ -92,8 +97,13 @@ def unequal_path_kl(
         paper: give the paper's form instead, which has m in the place of m/2: valid, and loose.
     """
     _check_positive(train_tau=train_tau, valid_tau=valid_tau)
+    check_count("parameters", parameters, 0)
+    check_flag("paper", paper)
+    if not isinstance(steps, Sequence) or not all(isinstance(step, ChainStep) for step in steps):
+        raise SettingError(f"`steps` must be a list of ChainStep, got {shown(steps)}")
     total = 0.0
     for step in steps:
+        check_number("drift", step.drift, Rule("a number ≥ 0", lambda value: value >= 0))
         _check_positive(train_lr=step.train_lr, valid_lr=step.valid_lr)
         ratio = valid_tau * step.train_lr / (train_tau * step.valid_lr)
         spread = noise_constant(1, parameters, ratio)
@@ -103,5 +113,4 @@ def unequal_path_kl(
 
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
-        if not (math.isfinite(value) and value > 0):
-            raise SettingError(f"`{name}` must be positive and finite, got {value!r}")
+        check_number(name, value, Rule("positive and finite", POSITIVE.holds))

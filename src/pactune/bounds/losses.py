@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,8 @@ from torch.func import vmap
 from torch.nn import functional
 
 from pactune.bounds.scores import check_rows, check_scores, check_single_rows, class_scores, labels
+from pactune.checks import FINITE, POSITIVE, check_number
 from pactune.data import Batch, Source
-from pactune.errors import SettingError
 from pactune.losses import inputs_and_target
 from pactune.problem import Problem
 from pactune.trees import Params
@@ -51,8 +50,8 @@ class ZeroOne(BoundedLoss):
     largest = 1.0
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and not math.isfinite(self.threshold):
-            raise SettingError(f"`threshold` must be a finite number or None, got {self.threshold!r}")
+        if self.threshold is not None:
+            check_number("threshold", self.threshold, FINITE)
 
     def rows(self, scores: Tensor, target: Tensor) -> Tensor:
         """Return 0 or 1 for every row.
@@ -82,8 +81,7 @@ class ClippedCrossEntropy(BoundedLoss):
     largest: float = 4.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.largest) and self.largest > 0):
-            raise SettingError(f"`largest` must be positive and finite, got {self.largest!r}")
+        check_number("largest", self.largest, POSITIVE)
 
     def rows(self, scores: Tensor, target: Tensor) -> Tensor:
         """Return min(ℓ, L) for every row.

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from pactune.bounds.kl import kl_inverse
+from pactune.checks import FINITE, POSITIVE, PROBABILITY, SHARE, Rule, check_count, check_number, shown
 from pactune.errors import SettingError
 
 __all__ = ["catoni", "catoni_grid", "hold_out", "maurer_seeger", "mcallester", "path_bound", "pinsker"]
@@ -44,8 +45,7 @@ def path_bound(risk: float, log_ratio: float, n: int, delta: float) -> float:
     E exp(n kl(R̂‖R) − log dQ/dP) ≤ 2√n. L̄ may be negative, its expectation is KL(Q‖P).
     """
     _check(risk, 0.0, n, delta)
-    if not math.isfinite(log_ratio):
-        raise SettingError(f"`log_ratio` must be finite, got {log_ratio!r}")
+    check_number("log_ratio", log_ratio, FINITE)
     return kl_inverse(risk, max(0.0, _budget(log_ratio, n, delta)))
 
 
@@ -67,8 +67,7 @@ def catoni(risk: float, kl: float, n: int, delta: float, c: float) -> float:
     Tighter than Maurer–Seeger at the best c, which may not be looked for on the sample: see `catoni_grid`.
     """
     _check(risk, kl, n, delta, least=1)
-    if not (math.isfinite(c) and c > 0):
-        raise SettingError(f"`c` must be positive and finite, got {c!r}")
+    check_number("c", c, POSITIVE)
     return _up(math.expm1(-(c * risk + (kl + math.log(1 / delta)) / n)) / math.expm1(-c))
 
 
@@ -78,8 +77,9 @@ def catoni_grid(risk: float, kl: float, n: int, delta: float, grid: Sequence[flo
     >>> catoni_grid(0.1, 10.0, 1000, 0.05, [0.5, 1.0, 2.0]) >= 0.1
     True
     """
-    if not grid:
-        raise SettingError("`grid` must hold at least one value of c")
+    if isinstance(grid, str) or not isinstance(grid, Sequence) or not grid:
+        raise SettingError(f"`grid` must be a list of at least one value of c, got {shown(grid)}")
+    check_number("delta", delta, PROBABILITY)
     return min(catoni(risk, kl, n, delta / len(grid), c) for c in grid)
 
 
@@ -93,11 +93,7 @@ def _up(value: float) -> float:
 
 
 def _check(risk: float, kl: float, n: int, delta: float, least: int = LEAST_ROWS) -> None:
-    if not 0 <= risk <= 1:
-        raise SettingError(f"`risk` must be in [0, 1], got {risk!r}; scale a bounded loss to [0, 1] first")
-    if not kl >= 0:
-        raise SettingError(f"`kl` must be ≥ 0, got {kl!r}")
-    if isinstance(n, bool) or not isinstance(n, int) or n < least:
-        raise SettingError(f"`n` must be a whole number ≥ {least}, got {n!r}")
-    if not 0 < delta < 1:
-        raise SettingError(f"`delta` must be in (0, 1), got {delta!r}")
+    check_number("risk", risk, SHARE, hint="scale a bounded loss to [0, 1] first")
+    check_number("kl", kl, Rule("a number ≥ 0", lambda value: value >= 0))
+    check_count("n", n, least)
+    check_number("delta", delta, PROBABILITY)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
+from pactune.checks import check_count
 from pactune.data.indexed import DatasetRows, TensorRows, length_of
 from pactune.data.loader import LoaderBatches
 from pactune.data.source import Batch, Source, in_type, move
@@ -29,6 +30,9 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
     Raises:
         DataError: for unknown, empty or ill-fitting data.
     """
+    check_count(
+        "batch_size" if role == "train" else f"{role}_batch_size", batch_size, words="at least 1", none="for all rows"
+    )
     if isinstance(data, Source):
         return data
     if isinstance(data, Tensor):
@@ -39,7 +43,7 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
     if isinstance(data, DataLoader):
         if batch_size is not None:
             raise SettingError(f"`{role}` is a DataLoader and brings its own batch size; leave `batch_size` out")
-        return _from_loader(data, device)
+        return _from_loader(data, role, device)
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         if length_of(data) == 0:
             raise DataError(f"`{role}` is empty: it needs at least one row")
@@ -58,15 +62,26 @@ def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -
     if lengths[0] == 0:
         raise DataError(f"`{role}` is empty: it needs at least one row")
     for tensor in tensors:
+        if tensor.layout not in (torch.strided, torch.sparse_coo):
+            raise DataError(
+                f"`{role}` has a tensor of layout {tensor.layout}, whose rows cannot be taken by number; use "
+                ".to_dense() or .to_sparse_coo()"
+            )
         if tensor.device != device:
             raise DataError(
                 f"`{role}` is on {tensor.device} and the model on {device}; move one of them with `.to(...)` first"
             )
 
 
-def _from_loader(loader: DataLoader[Any], device: torch.device) -> Source:
+def _from_loader(loader: DataLoader[Any], role: str, device: torch.device) -> Source:
     if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None or not _standard(loader.sampler):
-        return LoaderBatches(loader, device=device)
+        return LoaderBatches(loader, role=role, device=device)
+    rows = length_of(loader.dataset)
+    if rows < (loader.batch_size if loader.drop_last else 1):
+        raise DataError(
+            f"`{role}` is an empty DataLoader, which yields no batch: its dataset has {rows} rows, batch_size="
+            f"{loader.batch_size} and drop_last={loader.drop_last}"
+        )
     return DatasetRows(
         loader.dataset,
         device=device,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from pactune.data.source import Batch, Source, move, quietly, seeded
-from pactune.errors import DataError, SettingError
+from pactune.errors import DataError
 from pactune.streams import Streams
 
 __all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
@@ -30,8 +30,6 @@ class Indexed(Source):
     def __init__(self, rows: int, *, batch_size: int | None, shuffle: bool, drop_last: bool) -> None:
         if rows == 0:
             raise DataError("the data set is empty: it needs at least one row")
-        if batch_size is not None and not batch_size >= 1:
-            raise SettingError(f"`batch_size` must be at least 1 or None for all rows, got {batch_size}")
         self._rows_total = rows
         self._size = min(batch_size or rows, rows)
         self.steady = self._size == rows
@@ -147,16 +145,22 @@ class TensorRows(Indexed):
     def _take(self, index: Tensor) -> tuple[Tensor, ...]:
         if len(index) == self.rows and torch.equal(index, torch.arange(self.rows, device="cpu")):
             return self._tensors
-        return tuple(tensor[index.to(tensor.device)] for tensor in self._tensors)
+        return tuple(_rows(tensor, index.to(tensor.device)) for tensor in self._tensors)
 
     def fingerprint(self) -> str:
         """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
         digest = hashlib.blake2b(digest_size=8)
+        spread = torch.arange(0, self.rows, -(-self.rows // FINGERPRINT_ROWS))
         for tensor in self._tensors:
-            sample = tensor.detach()[:: -(-self.rows // FINGERPRINT_ROWS)].cpu().contiguous()
+            sample = _rows(tensor.detach(), spread.to(tensor.device)).to_dense().cpu().contiguous()
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(sample.reshape(-1).view(torch.uint8).numpy().data)
         return f"{super().fingerprint()}, checksum {digest.hexdigest()}"
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """Return some rows of a dense or sparse tensor."""
+    return tensor.index_select(0, index) if tensor.is_sparse else tensor[index]
 
 
 class DatasetRows(Indexed):

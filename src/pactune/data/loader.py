@@ -25,8 +25,8 @@ class LoaderBatches(Source):
 
     replayable = False
 
-    def __init__(self, loader: DataLoader[Any], *, device: torch.device) -> None:
-        self._loader, self._device = loader, device
+    def __init__(self, loader: DataLoader[Any], *, role: str, device: torch.device) -> None:
+        self._loader, self._role, self._device = loader, role, device
         self._lanes: dict[str, tuple[int, Iterator[Batch]]] = {}
         self._count: int | None = None
 
@@ -58,22 +58,24 @@ class LoaderBatches(Source):
 
     def bare(self) -> Source:
         """Return the same loader without its reading positions."""
-        return LoaderBatches(self._loader, device=self._device)
+        return LoaderBatches(self._loader, role=self._role, device=self._device)
 
     def again(self) -> Iterator[Batch]:
         """Read the loader once more, with other random draws."""
         return quietly(self._once(), key=1)
 
     def _once(self) -> Iterator[Batch]:
+        empty = True
         for data in self._loader:
+            empty = False
             moved = move(data, self._device)
             yield Batch(moved, count_rows(moved))
+        if empty:
+            raise DataError(
+                f"`{self._role}` is a DataLoader that yields no batch: it is empty, or can be read only once; pass a "
+                "dataset whose `__iter__` starts anew each time"
+            )
 
     def _forever(self, streams: Streams, role: str) -> Iterator[Batch]:
         for epoch in itertools.count():
-            empty = True
-            for batch in quietly(self._once(), streams.key("loader", role, epoch)):
-                empty = False
-                yield batch
-            if empty:
-                raise DataError(f"the {role} DataLoader yields no batch: it is empty, or can be read only once")
+            yield from quietly(self._once(), streams.key("loader", role, epoch))

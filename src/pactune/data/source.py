@@ -80,10 +80,7 @@ class Source(ABC):
         Raises:
             DataError: there is none.
         """
-        batch = next(self.epoch(), None)
-        if batch is None:
-            raise DataError("a DataLoader yields no batch: it is empty, or can be read only once")
-        return batch
+        return next(self.epoch())
 
     def fingerprint(self) -> str:
         """Return words by which another data set can be told from this one, as far as that is cheap."""

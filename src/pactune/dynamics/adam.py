@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pactune.checks import BELOW_ONE, POSITIVE, Rule, check_flag, check_number, shown
 from pactune.dynamics.base import (
     Dynamics,
     Number,
@@ -52,9 +53,12 @@ class Adam(Dynamics):
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
         check_clip(self.clip)
-        check_positive("eps", self.eps)
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise SettingError(f"`betas` must be two numbers in [0, 1), got {self.betas}")
+        check_number("eps", self.eps, POSITIVE)
+        if not (isinstance(self.betas, (tuple, list)) and len(self.betas) == 2):
+            raise SettingError(f"`betas` must be two numbers in [0, 1), got {shown(self.betas)}")
+        for beta in self.betas:
+            check_number("betas", beta, Rule("two numbers in [0, 1)", BELOW_ONE.holds))
+        check_flag("decoupled", self.decoupled)
 
     def slots(self, params: Params) -> Slots:
         """Return the two moving averages, both 0."""

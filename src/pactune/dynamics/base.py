@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from pactune.checks import POSITIVE, Rule, check_number, is_number, shown
 from pactune.errors import SettingError
 from pactune.trees import Params, add, blocks, clip, map_tree, scale, sub, sub_
 
@@ -115,9 +116,16 @@ class Dynamics(ABC):
         """Return η_t."""
         if not callable(self.lr):
             return self.lr
-        eta = self.lr(step)
-        if not (math.isfinite(eta) and eta >= 0):
-            raise SettingError(f"`lr` must be a finite number ≥ 0 at every step, its schedule gave {eta!r} at {step}")
+        try:
+            eta = self.lr(step)
+        except Exception as error:  # the schedule is the user's
+            raise SettingError(
+                f"`lr`: the schedule fails at step {step} with {type(error).__name__}: {error}"
+            ) from error
+        if not is_number(eta) or not 0 <= eta < math.inf:
+            raise SettingError(
+                f"`lr` must be a finite number ≥ 0 at every step, its schedule gave {shown(eta)} at {step}"
+            )
         return eta
 
     def numbers(self, step: int) -> dict[str, float]:
@@ -175,13 +183,11 @@ def coupled_adjoint(
 
 def check_clip(value: float | None) -> None:
     """Raise unless a clipping norm is None or positive and finite."""
-    if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-        raise SettingError(f"`clip` must be a positive finite norm or None, got {value!r}")
+    if value is not None:
+        check_number("clip", value, Rule("a positive finite norm or None", POSITIVE.holds))
 
 
 def check_positive(name: str, value: Schedule) -> None:
     """Raise unless a number is positive and finite; a schedule is checked where it is used."""
-    if callable(value):
-        return
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-        raise SettingError(f"`{name}` must be a positive finite number, got {value!r}")
+    if not callable(value) or isinstance(value, type):
+        check_number(name, value, POSITIVE)

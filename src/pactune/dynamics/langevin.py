@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pactune.checks import Rule, check_number
 from pactune.dynamics.base import (
     Dynamics,
     Schedule,
@@ -18,10 +19,11 @@ from pactune.dynamics.base import (
     step_size,
 )
 from pactune.dynamics.base import check_positive as _check_positive
-from pactune.errors import SettingError
 from pactune.trees import Params, scale
 
 __all__ = ["Langevin"]
+
+ANY_POSITIVE = Rule("positive (∞ for no noise)", lambda value: value > 0)
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,7 @@ class Langevin(Dynamics):
     def __post_init__(self) -> None:
         _check_positive("lr", self.lr)
         check_clip(self.clip)
-        if not self.inverse_temperature > 0:
-            raise SettingError(
-                f"`inverse_temperature` must be positive (∞ for no noise), got {self.inverse_temperature}"
-            )
+        check_number("inverse_temperature", self.inverse_temperature, ANY_POSITIVE)
 
     def inverse_temperature_or_none(self) -> float | None:
         """Return τ where it is finite."""

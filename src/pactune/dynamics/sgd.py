@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pactune.checks import BELOW_ONE, check_flag, check_number
 from pactune.dynamics.base import (
     Dynamics,
     Schedule,
@@ -45,8 +46,9 @@ class SGD(Dynamics):
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
         check_clip(self.clip)
-        if not 0 <= self.momentum < 1:
-            raise SettingError(f"`momentum` must be in [0, 1), got {self.momentum}")
+        check_number("momentum", self.momentum, BELOW_ONE)
+        check_flag("nesterov", self.nesterov)
+        check_flag("decoupled", self.decoupled)
         if self.nesterov and self.momentum == 0:
             raise SettingError("`nesterov=True` needs a positive `momentum`")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pactune.checks import check_flag, shown
 from pactune.dynamics.base import Dynamics, Schedule, Slots, StepInputs, coupled, decay
 from pactune.dynamics.sgd import SGD
 from pactune.errors import SettingError
@@ -35,6 +36,13 @@ class TorchOptim(Dynamics):
 
     differentiable = False
 
+    def __post_init__(self) -> None:
+        if not callable(self.factory):
+            raise SettingError(
+                f"`factory` must make a torch.optim optimizer from parameters, got {shown(self.factory)}"
+            )
+        check_flag("decoupled", self.decoupled)
+
     @property
     def lr(self) -> Schedule:  # type: ignore[override]
         """The learning rate the factory sets."""
@@ -60,7 +68,10 @@ class TorchOptim(Dynamics):
         return SGD(self.lr, decoupled=self.decoupled)
 
     def _optimizer(self, leaves: list[Tensor]) -> torch.optim.Optimizer:
-        optimizer = self.factory(leaves)
+        try:
+            optimizer = self.factory(leaves)
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"`inner` fails to make a torch.optim optimizer: {error}") from error
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise SettingError(f"`inner` must make a torch.optim.Optimizer, it made a {type(optimizer).__name__}")
         if isinstance(optimizer, torch.optim.LBFGS):

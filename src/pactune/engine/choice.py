@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from pactune.checks import check_count, shown
 from pactune.engine.base import Engine
 from pactune.engine.captured import Captured
 from pactune.engine.eager import Eager
@@ -33,15 +34,28 @@ def as_engine(engine: str | Engine, problem: Problem) -> Engine:
     others run eagerly; compiling changes the last bits and takes a minute, so it has to be asked for.
 
     Raises:
-        SettingError: for an unknown name.
+        SettingError: for an unknown name, or an engine that needs a CUDA device where the model is on another.
     """
     if isinstance(engine, Engine):
-        return engine
+        return _checked(engine, problem)
+    if not isinstance(engine, str) or engine not in ("auto", *NAMES):
+        raise SettingError(f'`engine` must be "auto", {", ".join(map(repr, NAMES))} or an engine, got {shown(engine)}')
     if engine == "auto" and problem.device.type == "cuda":
         return Captured()
     if engine == "auto":
         small = sum(value.numel() for value in problem.parameters().values()) <= SMALL
         return Traced(after=WARM_UP) if small else Eager()
-    if engine not in NAMES:
-        raise SettingError(f'`engine` must be "auto", {", ".join(map(repr, NAMES))} or an engine, got {engine!r}')
-    return NAMES[engine]()
+    return _checked(NAMES[engine](), problem)
+
+
+def _checked(engine: Engine, problem: Problem) -> Engine:
+    """Return an engine; raise where its settings break their rules or the model is on the wrong device."""
+    if isinstance(engine, Captured) and problem.device.type != "cuda":
+        raise SettingError(
+            f'`engine`: "captured" and "fused" replay CUDA graphs, and the model is on {problem.device}; move model, '
+            'hyper and data to a CUDA device, or use "auto"'
+        )
+    for name, least in (("steps", 1), ("after", 0)):
+        if hasattr(engine, name):
+            check_count(name, getattr(engine, name), least)
+    return engine

@@ -14,6 +14,7 @@ from pactune.engine.chain import Chain, ChainEnd
 from pactune.engine.eager import Eager
 from pactune.engine.interrupts import check_interrupt
 from pactune.engine.plan import Job, Outcome, Plan
+from pactune.hypergradient.explain import explaining
 from pactune.hypergradient.records import Tick
 from pactune.streams import GLOBAL_STATE, forked_rng
 from pactune.trees import Params, clone, scale, zeros_like
@@ -34,9 +35,10 @@ def run_chains(jobs: Sequence[Job], engine: Engine) -> list[list[ChainEnd]]:
         The ends of every chain, job by job.
     """
     rounds = [_Round(job) for job in jobs]
+    plan, problem = jobs[0].plan, jobs[0].plan.trajectory.problem
     stochastic = any(job.plan.trajectory.stochastic for job in jobs)
-    device = jobs[0].plan.trajectory.problem.device
-    with GLOBAL_STATE, forked_rng(device) if stochastic else nullcontext():
+    forked = forked_rng(problem.device) if stochastic else nullcontext()
+    with GLOBAL_STATE, forked, explaining(plan.risk_estimator, plan.path_estimator):
         done = _run_ahead(rounds, engine)
         return [one.run(done) for one in rounds]
 

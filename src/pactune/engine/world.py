@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -57,7 +57,7 @@ class World:
     def draw(self, round_index: int, chain: int) -> Params:
         """Return θ_0 ~ P_0."""
         if self.initial is not None:
-            return self._checked(self.initial(self.streams.generator("initial", round_index, chain)))
+            return self._checked(self._drawn(self.streams.generator("initial", round_index, chain)))
         return self._reset(self.streams.key("initial", round_index, chain))
 
     def begin(self, params: Params, buffers: Params) -> InnerState:
@@ -105,12 +105,19 @@ class World:
         finally:
             _restore(model, before)
 
-    def _checked(self, drawn: Params) -> Params:
-        wanted = self.problem.parameters()
-        wrong = [name for name in wanted if name not in drawn or drawn[name].shape != wanted[name].shape]
+    def _drawn(self, generator: torch.Generator) -> object:
+        assert self.initial is not None
+        try:
+            return self.initial(generator)
+        except TypeError as error:
+            raise SettingError(f"`initial` must be a function of a torch.Generator; it fails with: {error}") from error
+
+    def _checked(self, drawn: object) -> Params:
+        wanted, found = self.problem.parameters(), drawn if isinstance(drawn, Mapping) else {}
+        wrong = [name for name in wanted if getattr(found.get(name), "shape", None) != wanted[name].shape]
         if wrong:
             raise SettingError(f"`initial` must return every parameter in its shape; missing or misshapen: {wrong}")
-        return {name: drawn[name].to(value) for name, value in wanted.items()}
+        return {name: found[name].to(value) for name, value in wanted.items()}
 
 
 @torch.no_grad()

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pactune.errors import GradientError, SettingError
+from pactune.errors import GradientError, SettingError, warn_user
 from pactune.hypergradient.base import Estimator
+from pactune.hypergradient.explain import explaining, is_cut, second_order_message
 from pactune.hypergradient.implicit import Implicit
 from pactune.objectives.base import Objective
 from pactune.problem import Problem
@@ -18,11 +19,12 @@ from pactune.trees import Params, clone, leaves
 
 __all__ = ["Entry", "Setting", "check_entries", "entries"]
 
+SMOOTH = "use a smooth loss (softplus for relu), or let it enter `valid_loss`"
 Entry = Literal["training loss", "validation loss", "penalty", "learning rate", "initial parameters"]
 
 
 class Setting(NamedTuple):
-    """What decides whether a derivative is identically zero."""
+    """What decides whether a derivative is identically zero; `fresh` before the first round, when more is tried."""
 
     objective: Objective
     risk_estimator: Estimator
@@ -30,6 +32,7 @@ class Setting(NamedTuple):
     inner_steps: int
     restart: bool
     zeta: float
+    fresh: bool = True
 
 
 def entries(problem: Problem) -> dict[str, set[Entry]]:
@@ -42,6 +45,11 @@ def entries(problem: Problem) -> dict[str, set[Entry]]:
     >>> found["values.weight"]
     {'penalty'}
     """
+    return {name: set(found) for name, found in _derivatives(problem).items()}
+
+
+def _derivatives(problem: Problem) -> dict[str, dict[Entry, Tensor]]:
+    """Return, for every hyperparameter tensor, a derivative by each of the ways in which it enters."""
     hyper, params = leaves(problem.hyperparameters()), leaves(problem.parameters())
     with torch.enable_grad(), forked_rng(problem.device), sdpa_kernel(SDPBackend.MATH):
         reached: dict[Entry, Tensor | None] = {
@@ -51,14 +59,14 @@ def entries(problem: Problem) -> dict[str, set[Entry]]:
             "learning rate": _sum(problem.learning_rates(params, hyper)) if problem.has_learning_rates else None,
             "initial parameters": _sum(problem.initial(params, hyper)) if problem.has_initial else None,
         }
-    found: dict[str, set[Entry]] = {name: set() for name in hyper}
+    found: dict[str, dict[Entry, Tensor]] = {name: {} for name in hyper}
     for entry, probe in reached.items():
         if probe is None or not probe.requires_grad:
             continue
         derivatives = torch.autograd.grad(probe, list(hyper.values()), allow_unused=True)
         for name, derivative in zip(hyper, derivatives, strict=True):
             if derivative is not None:
-                found[name].add(entry)
+                found[name][entry] = derivative
     return found
 
 
@@ -74,12 +82,22 @@ def check_entries(problem: Problem, setting: Setting) -> list[str]:
     """
     if setting.objective.risk_of == "train":
         _try_first_term(problem, setting.objective)
-    unseen = []
-    for name, ways in entries(problem).items():
+    unseen: list[str] = []
+    if setting.fresh:
+        _check_second_order(problem, setting)
+    with explaining(setting.risk_estimator, setting.path_estimator):
+        derivatives, in_training = _derivatives(problem), _in_training_loss(problem)
+    in_risk_itself = in_training if setting.objective.risk_of == "train" else set()
+    for name, found in derivatives.items():
+        ways = set(found)
         in_risk = any(_seen_by_risk(way, setting) for way in ways)
+        in_risk = in_risk or name in in_risk_itself
         in_path = any(_seen_by_path(way, setting) for way in ways)
         if not (in_risk or in_path):
-            raise GradientError(_message(name, ways, setting))
+            flat = not ways and name in in_training
+            raise GradientError(f"{_flat(name)}; {SMOOTH}" if flat else _message(name, ways, setting))
+        if ways == {"training loss"} and name not in in_risk_itself and not bool(found["training loss"].any()):
+            warn_user(f"{_flat(name)} on the first batch; where that stays so, it does not move; {SMOOTH}")
         wants_path = setting.objective.has_path and setting.zeta > 0
         if wants_path and not in_path:
             unseen.append(f"`{name}` ({_join(ways)})")
@@ -97,6 +115,23 @@ def _try_first_term(problem: Problem, objective: Objective) -> None:
             f"the first term of {type(objective).__name__} is the validation loss of the training rows, but "
             f"`valid_loss` fails on a batch of `train`: {error}; let it accept such a batch, or use PACBayes"
         ) from error
+
+
+def _check_second_order(problem: Problem, setting: Setting) -> None:
+    """Raise where the training gradient is differentiated and torch would take a missing derivative for zero."""
+    long_risk = isinstance(setting.risk_estimator, Implicit) or setting.risk_estimator.reach(setting.inner_steps) > 1
+    long_path = setting.objective.has_path and setting.path_estimator.reach(setting.inner_steps) > 0
+    if not (long_risk or long_path or problem.enters_losses):
+        return
+    params, hyper = leaves(problem.parameters()), leaves(problem.hyperparameters())
+    with torch.enable_grad(), forked_rng(problem.device), sdpa_kernel(SDPBackend.MATH):
+        risk = problem.train_risk(params, hyper, clone(problem.buffers()), problem.train.first())
+        if not risk.requires_grad:
+            return
+        found = torch.autograd.grad(risk, list(params.values()), create_graph=True, allow_unused=True)
+    if is_cut(value for value in found if value is not None):
+        words = "an operation is marked as differentiable once (once_differentiable)"
+        raise GradientError(second_order_message(setting.risk_estimator, setting.path_estimator, words))
 
 
 def _seen_by_risk(way: Entry, setting: Setting) -> bool:
@@ -136,6 +171,26 @@ def _message(name: str, ways: set[Entry], setting: Setting) -> str:
     )
 
 
+def _flat(name: str) -> str:
+    return (
+        f"`{name}` enters the training loss, but the training gradient does not depend on it: the mixed derivative "
+        "∂²R_T/∂θ∂λ is zero, as it is for the margin of a hinge, so no estimator has a gradient for it"
+    )
+
+
+def _in_training_loss(problem: Problem) -> set[str]:
+    """Return the hyperparameters that the value of the training loss depends on."""
+    if not problem.enters_losses:
+        return set()
+    hyper = leaves(problem.hyperparameters())
+    with torch.enable_grad(), forked_rng(problem.device):
+        risk = problem.train_risk(problem.parameters(), hyper, clone(problem.buffers()), problem.train.first())
+    if not risk.requires_grad:
+        return set()
+    found = torch.autograd.grad(risk, list(hyper.values()), allow_unused=True)
+    return {name for name, derivative in zip(hyper, found, strict=True) if derivative is not None}
+
+
 def _join(ways: set[Entry]) -> str:
     return " and the ".join(sorted(ways))
 
@@ -147,7 +202,10 @@ def _train_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | No
     if not risk.requires_grad:
         return None
     found = torch.autograd.grad(risk, list(params.values()), create_graph=True, allow_unused=True)
-    return sum((g.sum() for g in found if g is not None), start=risk.new_zeros(()))
+    generator = torch.Generator().manual_seed(0)  # plain sums cancel: those of a softmax are zero
+    weights = [torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device) for p in params.values()]
+    pairs = zip(weights, found, strict=True)
+    return sum(((w * g).sum() for w, g in pairs if g is not None), start=risk.new_zeros(()))
 
 
 def _valid_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | None:

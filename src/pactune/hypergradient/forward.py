@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics, Slots
 from pactune.errors import SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape
@@ -31,6 +32,9 @@ class ForwardMode(Estimator):
     limit: int = 1000
 
     online = True
+
+    def __post_init__(self) -> None:
+        check_count("limit", self.limit)
 
     def reach(self, inner_steps: int) -> int:
         """Return T: nothing is cut off."""

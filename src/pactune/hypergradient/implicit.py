@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pactune.checks import NOT_NEGATIVE, POSITIVE, Rule, check_count, check_number
 from pactune.dynamics.base import Dynamics
 from pactune.errors import GradientError, SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape
@@ -40,6 +41,9 @@ class Identity(LinearSolver):
 
     alpha: float | None = None
 
+    def __post_init__(self) -> None:
+        check_number("alpha", self.alpha, POSITIVE, none="for the inner learning rate")
+
     def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
         """Return αb."""
         return scale(self.alpha if self.alpha is not None else learning_rate, b)
@@ -58,8 +62,8 @@ class Neumann(LinearSolver):
     alpha: float | None = None
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise SettingError(f"`steps` must be ≥ 0, got {self.steps}")
+        check_count("steps", self.steps, 0, words="≥ 0, a whole number")
+        check_number("alpha", self.alpha, POSITIVE, none="for the inner learning rate")
 
     def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
         """Return the truncated series."""
@@ -86,16 +90,15 @@ class ConjugateGradient(LinearSolver):
     tolerance: float = 1e-10
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise SettingError(f"`steps` must be ≥ 1, got {self.steps}")
-        if self.damping < 0:
-            raise SettingError(f"`damping` must be ≥ 0, got {self.damping}")
+        check_count("steps", self.steps, words="≥ 1, a whole number")
+        check_number("damping", self.damping, Rule("≥ 0 and finite", NOT_NEGATIVE.holds))
+        check_number("tolerance", self.tolerance, NOT_NEGATIVE)
 
     def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
         """Return the iterate after at most `steps` products."""
         v, residual, direction = zeros_like(b), b, b
         rho = dot(b, b)
-        stop = self.tolerance**2 * rho
+        stop = self.tolerance * self.tolerance * rho
         for _ in range(self.steps):
             if bool(rho <= stop):
                 break

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from pactune.errors import SettingError
+from pactune.checks import check_count
 from pactune.hypergradient.records import InnerState, Linear, Record, Tick
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params
@@ -108,5 +108,4 @@ def root_segment(segment: int | None, steps: int) -> int:
 
 def check_segment(segment: object) -> None:
     """Raise unless the length of a segment is None or a positive whole number."""
-    if segment is not None and (isinstance(segment, bool) or not isinstance(segment, int) or segment < 1):
-        raise SettingError(f"`segment` must be a whole number ≥ 1 or None for the square root, got {segment!r}")
+    check_count("segment", segment, none="for the square root")

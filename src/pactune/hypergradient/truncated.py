@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape, sweep
@@ -36,8 +37,7 @@ class Truncated(Estimator):
     stackable = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 0:
-            raise SettingError(f"`k` must be a whole number ≥ 0, got {self.k!r}")
+        check_count("k", self.k, 0)
         check_segment(self.segment)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.base import Estimator, Running, Tape, sweep
@@ -35,8 +36,7 @@ class Windowed(Estimator):
     stackable = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.w, bool) or not isinstance(self.w, int) or self.w < 1:
-            raise SettingError(f"`w` must be a whole number ≥ 1, got {self.w!r}")
+        check_count("w", self.w)
         check_segment(self.segment)
 
     def unseen(self, inner_steps: int) -> int:

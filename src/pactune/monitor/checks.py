@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TypeGuard
+from typing import cast
 
 from torch import Tensor, nn
 
+from pactune.checks import (
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Rule,
+    check_choice,
+    check_count,
+    check_number,
+    check_seed,
+    is_number,
+)
 from pactune.errors import DivergenceError, SettingError
 from pactune.modules import refuse_torchscript
 from pactune.objectives import PACBayes
@@ -19,22 +30,14 @@ __all__ = [
     "check_modules",
     "check_numbers",
     "check_state",
-    "is_number",
     "positive",
 ]
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def check_decay(value: object) -> None:
     """Raise unless a weight decay is a finite number."""
-    if not is_number(value) or not math.isfinite(value):
-        raise SettingError(
-            f"`weight_decay` must be a finite number, a dict of them by parameter name, or an optimizer, got {value!r}"
-        )
+    words = "a finite number, a dict of them by parameter name, or an optimizer"
+    check_number("weight_decay", value, Rule(words, FINITE.holds))
 
 
 def check_modules(model: object, loss: object, batch_loss: object) -> None:
@@ -53,12 +56,9 @@ def check_modules(model: object, loss: object, batch_loss: object) -> None:
 
 def check_numbers(every: object, seed: object, on_nonfinite: object) -> None:
     """Raise unless the settings of the measurement keep their rules."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise SettingError(f"`every` must be a whole number ≥ 1, got {every!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise SettingError(f"`seed` must be a whole number, got {seed!r}")
-    if on_nonfinite not in ("raise", "skip"):
-        raise SettingError(f'`on_nonfinite` must be "raise" or "skip", got {on_nonfinite!r}')
+    check_count("every", every)
+    check_seed("seed", seed)
+    check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
 
 
 def as_risk(value: object) -> float:
@@ -74,18 +74,16 @@ def as_risk(value: object) -> float:
 
 def as_zeta(zeta: object, lr: object, beta: object) -> float:
     """Return ζ as a number."""
-    if is_number(zeta) and 0 <= zeta < math.inf:
-        return float(zeta)
-    if zeta != "theory":
-        raise SettingError(f'`zeta` must be a finite number ≥ 0 or "theory", got {zeta!r}')
+    if not isinstance(zeta, str) or zeta != "theory":
+        check_number("zeta", zeta, Rule('a finite number ≥ 0 or "theory"', NOT_NEGATIVE.holds))
+        return float(cast(float, zeta))
     return PACBayes().theory_zeta(positive("lr", lr), positive("beta", beta))
 
 
 def positive(name: str, value: object) -> float:
     """Return a positive, finite number."""
-    if not is_number(value) or not 0 < value < math.inf:
-        raise SettingError(f"`{name}` must be a positive number here, got {value!r}")
-    return float(value)
+    check_number(name, value, Rule("a positive number here", POSITIVE.holds))
+    return float(cast(float, value))
 
 
 def check_state(state: object, settings: Mapping[str, int]) -> None:

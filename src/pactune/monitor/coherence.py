@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pactune.checks import check_flag
 from pactune.errors import DataError, DivergenceError, SettingError
 from pactune.monitor.checks import as_risk, as_zeta, check_modules, check_numbers, check_state, positive
 from pactune.monitor.gradients import (
@@ -97,6 +98,7 @@ class CoherenceMonitor:
     ) -> None:
         check_modules(model, loss, batch_loss)
         check_numbers(every, seed, on_nonfinite)
+        check_flag("average", average)
         check_bound("clip_train", clip_train)
         check_bound("clip_valid", clip_valid)
         self.model = model.module if isinstance(model, DistributedDataParallel) else model

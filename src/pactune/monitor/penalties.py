@@ -38,6 +38,11 @@ def _closed_form(module: Any) -> PenaltyGradient:
         found: Params = module.penalty_gradient(params)
         if not found.keys() & params.keys():
             raise SettingError("`penalty` knows none of the model's parameters; make it from the same model")
+        wrong = [name for name, value in found.items() if name in params and value.shape != params[name].shape]
+        if wrong:
+            raise SettingError(
+                f"`penalty` has other shapes than the model for {', '.join(wrong)}; make it from the model"
+            )
         return {name: value.detach() for name, value in found.items()}
 
     return gradient
@@ -47,7 +52,10 @@ def _differentiated(penalty: Callable[[Params], Tensor]) -> PenaltyGradient:
     def gradient(params: Params) -> Params:
         with torch.enable_grad():
             inputs = {name: p.detach().requires_grad_() for name, p in params.items()}
-            value = penalty(inputs)
+            try:
+                value = penalty(inputs)
+            except (TypeError, ValueError, KeyError, RuntimeError) as error:
+                raise SettingError(f"`penalty` fails on the model's parameters: {error}") from error
             if not isinstance(value, Tensor) or value.ndim != 0 or not value.requires_grad:
                 raise SettingError(
                     f"`penalty` must return a scalar tensor that depends on the parameters, got {value!r}"

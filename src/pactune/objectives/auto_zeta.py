@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
+from pactune.checks import NOT_NEGATIVE, POSITIVE, Rule, check_choice, check_count, check_number, shown
 from pactune.errors import SettingError
 
 __all__ = ["AutoZeta", "RelativeZeta"]
@@ -42,11 +42,12 @@ class AutoZeta:
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.folds, bool) or not isinstance(self.folds, int) or self.folds < 2:
-            raise SettingError(f"`folds` must be a whole number ≥ 2, got {self.folds!r}")
-        if not self.fractions or not all(math.isfinite(f) and f >= 0 for f in self.fractions):
-            raise SettingError(f"`fractions` must be finite numbers ≥ 0, at least one, got {self.fractions!r}")
-        if self.judge not in ("both", "valid"):
-            raise SettingError(f'`judge` must be "both" or "valid", got {self.judge!r}')
-        if self.scale is not None and not self.scale > 0:
-            raise SettingError(f"`scale` must be positive or None, got {self.scale!r}")
+        check_count("folds", self.folds, 2)
+        if not isinstance(self.fractions, (tuple, list)) or not self.fractions:
+            raise SettingError(
+                f"`fractions` must be finite numbers ≥ 0, at least one, in a tuple, got {shown(self.fractions)}"
+            )
+        for fraction in self.fractions:
+            check_number("fractions", fraction, Rule("finite numbers ≥ 0", NOT_NEGATIVE.holds))
+        check_choice("judge", self.judge, ("both", "valid"))
+        check_number("scale", self.scale, POSITIVE, none="for the risk before training")

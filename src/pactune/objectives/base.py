@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pactune.errors import SettingError
+from pactune.checks import NOT_NEGATIVE, Rule, check_number
 from pactune.objectives.auto_zeta import AutoZeta
 from pactune.problem import Problem
 from pactune.trees import Params, clip, leaves
@@ -96,13 +96,12 @@ class Objective(ABC):
 
 def check_zeta(zeta: object) -> None:
     """Raise unless ζ is a finite number ≥ 0, "theory" or "auto"."""
-    if zeta in ("theory", "auto") or isinstance(zeta, AutoZeta):
+    if isinstance(zeta, AutoZeta) or (isinstance(zeta, str) and zeta in ("theory", "auto")):
         return
-    if isinstance(zeta, bool) or not isinstance(zeta, (int, float)) or not (math.isfinite(zeta) and zeta >= 0):
-        raise SettingError(f'`zeta` must be a finite number ≥ 0, "theory" or "auto", got {zeta!r}')
+    check_number("zeta", zeta, Rule('a finite number ≥ 0, "theory" or "auto"', NOT_NEGATIVE.holds))
 
 
-def check_bound(name: str, value: float | None) -> None:
+def check_bound(name: str, value: object) -> None:
     """Raise unless a clipping norm is None or positive."""
-    if value is not None and not value > 0:
-        raise SettingError(f"`{name}` must be a positive norm or None, got {value}")
+    if value is not None:
+        check_number(name, value, Rule("a positive norm or None", lambda norm: norm > 0))

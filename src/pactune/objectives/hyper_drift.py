@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from pactune.checks import FINITE, check_number, check_type, is_number
 from pactune.errors import SettingError
 from pactune.objectives.base import Measured, Objective, PathContext, check_zeta
 from pactune.problem import Problem
@@ -44,8 +46,13 @@ class HyperDrift(Objective):
 
     def __post_init__(self) -> None:
         check_zeta(self.zeta)
-        if not isinstance(self.zeta, (int, float)) and self.zeta != "theory":
+        if not is_number(self.zeta) and self.zeta != "theory":
             raise SettingError('`zeta` of HyperDrift must be a number ≥ 0 or "theory"; at λ = λ0 there is no scale')
+        if isinstance(self.default, Mapping):
+            for name, value in self.default.items():
+                check_type(f"default[{name!r}]", value, Tensor, "a tensor")
+        else:
+            check_number("default", self.default, FINITE, none="for where the tuner starts, or a dict of tensors")
 
     def check(self, problem: Problem) -> None:
         """Raise where λ changes the noise or the start, which the summand does not measure."""
@@ -63,9 +70,14 @@ class HyperDrift(Objective):
             missing = [name for name in start if name not in self.default]
             if missing:
                 raise SettingError(f"`default` must hold every hyperparameter; it lacks {', '.join(missing)}")
+            wrong = [name for name, value in start.items() if not _broadcasts(self.default[name], value)]
+            if wrong:
+                raise SettingError(
+                    f"`default` must have the shapes of the hyperparameters; misshapen: {', '.join(wrong)}"
+                )
             return {name: self.default[name].detach().to(value).expand_as(value) for name, value in start.items()}
-        number = self.default
-        return {name: value.new_full(value.shape, number) for name, value in start.items()}
+        number = torch.tensor(self.default, dtype=torch.float64)
+        return {name: number.to(value).expand_as(value) for name, value in start.items()}
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return ‖∇R_T(λ) − ∇R_T(λ0)‖²; the second gradient comes in the place of the validation gradient."""
@@ -81,3 +93,12 @@ class HyperDrift(Objective):
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
         """Return √(βη/8), with which ζ times the root is √(KL/2n_V)."""
         return math.sqrt(beta * learning_rate / 8)
+
+
+def _broadcasts(value: Tensor, like: Tensor) -> bool:
+    """Return whether a tensor can be expanded to the shape of another."""
+    try:
+        value.expand_as(like)
+    except RuntimeError:
+        return False
+    return True

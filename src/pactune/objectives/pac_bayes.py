@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from pactune.errors import SettingError
+from pactune.checks import check_choice
 from pactune.objectives.base import Measured, Objective, PathContext, Zeta, check_bound, check_zeta, clip
 from pactune.trees import Params, add_, dot, scale, sub
 
@@ -37,8 +37,7 @@ class PACBayes(Objective):
         check_zeta(self.zeta)
         check_bound("clip_train", self.clip_train)
         check_bound("clip_valid", self.clip_valid)
-        if self.chain_mean not in ("inside", "outside"):
-            raise SettingError(f'`chain_mean` must be "inside" or "outside", got {self.chain_mean!r}')
+        check_choice("chain_mean", self.chain_mean, ("inside", "outside"))
 
     @property
     def closed(self) -> bool:  # type: ignore[override]

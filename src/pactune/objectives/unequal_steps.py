@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pactune.dynamics.base import check_positive
+from pactune.checks import POSITIVE, check_number
 from pactune.objectives.base import Objective, PathContext, Zeta, check_bound, check_zeta, clip
 from pactune.trees import Params
 
@@ -45,12 +45,12 @@ class UnequalSteps(Objective):
     uses_step_size = True
 
     def __post_init__(self) -> None:
-        check_positive("valid_lr", self.valid_lr)
+        check_number("valid_lr", self.valid_lr, POSITIVE)
         check_zeta(self.zeta)
         check_bound("clip_valid", self.clip_valid)
         check_bound("clip_train", self.clip_train)
         if self.valid_inverse_temperature is not None:
-            check_positive("valid_inverse_temperature", self.valid_inverse_temperature)
+            check_number("valid_inverse_temperature", self.valid_inverse_temperature, POSITIVE)
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return KL_t/n_V."""

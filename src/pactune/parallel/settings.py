@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from pactune.checks import POSITIVE, Rule, check_count, check_number
 from pactune.errors import SettingError
 from pactune.parallel.team import Team
 
@@ -38,10 +38,8 @@ class Parallel:
     timeout: float = 1800.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1:
-            raise SettingError(f"`shards` must be a whole number ≥ 1, got {self.shards!r}")
-        if not (isinstance(self.timeout, (int, float)) and math.isfinite(self.timeout) and self.timeout > 0):
-            raise SettingError(f"`timeout` must be a positive number of seconds, got {self.timeout!r}")
+        check_count("shards", self.shards)
+        check_number("timeout", self.timeout, Rule("a positive number of seconds", POSITIVE.holds))
 
     def team(self, chains: int, device: torch.device) -> Team:
         """Return the ranks of this process's group.

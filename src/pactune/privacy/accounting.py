@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pactune.checks import POSITIVE, PROBABILITY, Rule, check_count, check_number, check_type, shown
 from pactune.errors import SettingError
 from pactune.privacy.gaussian import compose, delta_of, epsilon_of, mu_of
 
@@ -39,12 +40,9 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "chains"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"`{name}` must be at least 1, got {getattr(self, name)!r}")
+            check_count(name, getattr(self, name), words="at least 1, a whole number")
         for name in ("clip", "lr", "inverse_temperature"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise SettingError(f"`{name}` must be positive and finite, got {value!r}")
+            check_number(name, getattr(self, name), Rule("positive and finite", POSITIVE.holds))
 
     @property
     def mu(self) -> float:
@@ -74,6 +72,9 @@ class FrontierPoint(NamedTuple):
 
 def frontier(privacy: Privacy, deltas: Sequence[float] | None = None) -> list[FrontierPoint]:
     """Return the (ε, δ) frontier of a run; by default at 60 values of δ from 1e-12 to 0.1."""
+    check_type("privacy", privacy, Privacy, "a Privacy")
+    if deltas is not None and (isinstance(deltas, str) or not isinstance(deltas, Sequence)):
+        raise SettingError(f"`deltas` must be a list of numbers in (0, 1) or None, got {shown(deltas)}")
     wanted = deltas if deltas is not None else [10 ** (-12 + 11 * i / 59) for i in range(60)]
     return [FrontierPoint(privacy.epsilon(delta), delta) for delta in wanted]
 
@@ -102,7 +103,13 @@ def largest_step(epsilon: float, delta: float, *, rows: int, batch_size: int, cl
     >>> [round(value, 4) for value in found]
     [0.0534, 0.0134, 0.0231, 0.7837]
     """
-    paper = batch_size**2 * epsilon**2 / (rows * clip**2 * math.log(1.25 / delta))
-    exact = (mu_of(epsilon, delta) * batch_size / clip) ** 2 / (2 * rows)
+    check_number("epsilon", epsilon, POSITIVE)
+    check_number("delta", delta, PROBABILITY)
+    check_number("clip", clip, POSITIVE)
+    check_count("rows", rows)
+    check_count("batch_size", batch_size)
+    share, exact_share = (mu * batch_size / clip for mu in (epsilon, mu_of(epsilon, delta)))
+    paper = share * share / (rows * math.log(1.25 / delta))
+    exact = exact_share * exact_share / (2 * rows)
     cost = Privacy(batch_size, clip, paper, rows).epsilon(delta)
     return LargestStep(paper, paper / 4, exact, cost)

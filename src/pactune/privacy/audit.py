@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from pactune.checks import BELOW_ONE, PROBABILITY, check_count, check_number, shown
 from pactune.errors import SettingError
 
 __all__ = ["epsilon_lower_bound", "membership_audit"]
@@ -24,6 +25,10 @@ def epsilon_lower_bound(hits: int, false_alarms: int, trials: int, delta: float,
         delta: δ.
         confidence: of the statement, both limits together.
     """
+    for name, count in (("hits", hits), ("false_alarms", false_alarms), ("trials", trials)):
+        check_count(name, count, 0)
+    check_number("delta", delta, BELOW_ONE)
+    check_number("confidence", confidence, PROBABILITY)
     if not 0 <= min(hits, false_alarms) <= max(hits, false_alarms) <= trials:
         raise SettingError(f"counts must lie between 0 and trials={trials}, got {hits} and {false_alarms}")
     tail = (1 - confidence) / 2
@@ -47,6 +52,9 @@ def membership_audit(with_row: Tensor, without_row: Tensor, delta: float, confid
         delta: δ.
         confidence: of the statement.
     """
+    for name, given in (("with_row", with_row), ("without_row", without_row)):
+        if not isinstance(given, Tensor) or given.ndim != 1 or given.is_complex() or given.dtype == torch.bool:
+            raise SettingError(f"`{name}` must be a vector of scores, one number per output, got {shown(given)}")
     half = len(with_row) // 2
     if half < 100 or len(without_row) != len(with_row):
         raise SettingError(f"an audit needs the same number of outputs, at least 200, of each; got {len(with_row)}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pactune.checks import check_count, check_type, shown
 from pactune.dynamics import Langevin
 from pactune.dynamics.base import StepInputs
 from pactune.errors import DataError, SettingError
@@ -54,10 +55,12 @@ class DPSGLD:
     inverse_temperature: float | None = None
 
     def __post_init__(self) -> None:
-        Privacy(self.batch_size, self.clip, self.lr, self.inverse_temperature or 1.0)
+        tau = 1.0 if self.inverse_temperature is None else self.inverse_temperature
+        Privacy(self.batch_size, self.clip, self.lr, tau)
 
     def privacy(self, rows: int, chains: int = 1) -> Privacy:
         """Return what a run on `rows` rows gives away."""
+        check_count("rows", rows)
         return Privacy(self.batch_size, self.clip, self.lr, self.inverse_temperature or float(rows), chains)
 
     def run(
@@ -93,7 +96,7 @@ class DPSGLD:
             SettingError: more than one pass, a model with batch statistics, no generator, or a loss that fails on the
                 public row.
         """
-        x, y = data
+        x, y = _check_run(model, data, loss, initial)
         rows = len(x)
         total = rows // self.batch_size if steps is None else steps
         self._check(model, rows, total, chains, generator)
@@ -121,8 +124,8 @@ class DPSGLD:
             raise SettingError("`generator` must be a torch.Generator; there is no default seed for private noise")
         if rows < 1:
             raise DataError("the data set is empty: it needs at least one row")
-        if chains < 1:
-            raise SettingError(f"`chains` must be at least 1, got {chains}")
+        check_count("chains", chains)
+        check_count("steps", steps, 0)
         if not 1 <= steps <= rows // self.batch_size:
             raise SettingError(
                 f"`steps` must be between 1 and rows // batch_size = {rows // self.batch_size}, got {steps}: "
@@ -134,6 +137,26 @@ class DPSGLD:
                 f"{', '.join(norms)}: BatchNorm mixes the examples of a batch, so the gradient of one example depends "
                 "on the others and clipping it bounds nothing; use GroupNorm or LayerNorm"
             )
+
+
+def _check_run(model: object, data: object, loss: object, initial: object) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets; raise where an argument of `run` is of the wrong kind."""
+    check_type("model", model, nn.Module, "an nn.Module")
+    pair = data if isinstance(data, (tuple, list)) else ()
+    if (
+        len(pair) != 2
+        or not all(isinstance(part, Tensor) and part.ndim for part in pair)
+        or len(pair[0]) != len(pair[1])
+    ):
+        raise DataError(f"`data` must be two tensors (inputs, targets) with the same number of rows, got {shown(data)}")
+    if not callable(loss):
+        raise SettingError(f"`loss` must be callable, got {shown(loss)}")
+    shapes = {name: p.shape for name, p in cast(nn.Module, model).named_parameters()}
+    if initial is not None and (
+        not isinstance(initial, dict) or {name: getattr(p, "shape", None) for name, p in initial.items()} != shapes
+    ):
+        raise SettingError(f"`initial` must be a dict of all parameters in their shapes or None, got {shown(initial)}")
+    return pair[0], pair[1]
 
 
 def secret_generator(device: torch.device | str = "cpu") -> torch.Generator:

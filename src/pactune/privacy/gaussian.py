@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from pactune.checks import NOT_NEGATIVE, PROBABILITY, Rule, check_number, shown
 from pactune.errors import SettingError
 
 __all__ = ["classical_epsilon", "compose", "delta_of", "epsilon_of", "mu_of"]
@@ -21,8 +22,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     0.126937
     """
     _check_mu(mu)
-    if not epsilon >= 0:
-        raise SettingError(f"`epsilon` must be ≥ 0, got {epsilon!r}")
+    check_number("epsilon", epsilon, NOT_NEGATIVE)
     if mu == 0:
         return 0.0
     from scipy.special import log_ndtr
@@ -68,12 +68,19 @@ def compose(mus: Iterable[float]) -> float:
     >>> compose([3.0, 4.0])
     5.0
     """
-    return math.hypot(*mus)
+    try:
+        listed = list(mus)
+    except TypeError as error:
+        raise SettingError(f"`mus` must be a list of numbers ≥ 0, got {shown(mus)}") from error
+    for mu in listed:
+        check_number("mus", mu, Rule("finite numbers ≥ 0", NOT_NEGATIVE.holds))
+    return math.hypot(*listed)
 
 
 def classical_epsilon(delta: float, mu: float) -> float:
     """Return the textbook ε = μ√(2 log(1.25/δ)), valid below 1 only and larger than the exact one."""
     _check_delta(delta)
+    _check_mu(mu)
     return mu * math.sqrt(2 * math.log(1.25 / delta))
 
 
@@ -88,10 +95,8 @@ def _from_above(holds: Callable[[float], bool], low: float, high: float) -> floa
 
 
 def _check_mu(mu: float) -> None:
-    if not (math.isfinite(mu) and mu >= 0):
-        raise SettingError(f"`mu` must be finite and ≥ 0, got {mu!r}")
+    check_number("mu", mu, NOT_NEGATIVE)
 
 
 def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise SettingError(f"`delta` must be in (0, 1), got {delta!r}")
+    check_number("delta", delta, PROBABILITY)

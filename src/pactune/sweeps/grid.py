@@ -12,22 +12,17 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from pactune.columns import check_key
 from pactune.errors import SettingError
 
 __all__ = ["Cell", "Value", "cells_of", "lists_of"]
 
 Value = str | int | float | bool | None
 
-# What the tables of a sweep call their own columns.
+# The columns of a sweep's tables besides those of the histories.
 TAKEN = frozenset(
     [
-        "outer_step",
         "outer_steps",
-        "risk",
-        "regularizer",
-        "objective",
-        "hypergradient_norm",
-        "seconds",
         "status",
         "kept_run",
         "kept_step",
@@ -38,7 +33,6 @@ TAKEN = frozenset(
         "cell",
     ]
 )
-PREFIXES = ("train_", "valid_", "test_")
 LONGEST = 120  # characters of a folder's name
 
 
@@ -84,15 +78,7 @@ def lists_of(grid: object) -> dict[str, list[Value]]:
     """
     if not isinstance(grid, Mapping) or not grid:
         raise SettingError(f'`grid` must map at least one name to a list, such as {{"seed": [0, 1]}}, got {grid!r}')
-    return {_key(key): _values(key, values) for key, values in grid.items()}
-
-
-def _key(key: object) -> str:
-    if not isinstance(key, str) or not key.isidentifier():
-        raise SettingError(f"a key of `grid` must be the name of an argument of `build`, got {key!r}")
-    if key in TAKEN or key.startswith(PREFIXES):
-        raise SettingError(f"a key of `grid` must not be {key!r}, which is a column of the history; rename it")
-    return key
+    return {check_key(key, taken=TAKEN): _values(key, values) for key, values in grid.items()}
 
 
 def _values(key: object, values: object) -> list[Value]:

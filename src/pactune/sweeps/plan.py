@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pactune.checks import check_count, is_number
 from pactune.errors import SettingError
 from pactune.fitting import FitSettings, Keep
 
@@ -47,8 +48,7 @@ class Resources:
                 raise SettingError(
                     f"`{name}` must be a number {least}, and whole where it is more than 1, got {value!r}"
                 )
-        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
-            raise SettingError(f"`retries` must be a whole number ≥ 0, got {self.retries!r}")
+        check_count("retries", self.retries, 0)
 
     @property
     def threads(self) -> int:
@@ -57,6 +57,6 @@ class Resources:
 
 
 def _is_amount(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         return False
     return 0 <= value <= 1 or (value > 1 and value == int(value))

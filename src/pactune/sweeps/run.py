@@ -18,6 +18,7 @@ from pactune.sweeps.show import Show, showing
 from pactune.sweeps.worker import Failure, Job, run_cell
 from pactune.tracking.files import make_folder
 from pactune.tracking.journal import Journal, read_lines
+from pactune.tracking.place import as_folder
 from pactune.tracking.run_folder import versions_of
 
 if TYPE_CHECKING:
@@ -173,11 +174,10 @@ def _pickled(build: Any, test: Any) -> bytes:
 @contextmanager
 def _opened(run_dir: str | Path) -> Iterator[tuple[Path, Journal]]:
     """Open the sweep's own journal, which keeps a second sweep out of the folder."""
-    if not isinstance(run_dir, (str, Path)):
-        raise SettingError(f"`run_dir` must be a path, got {run_dir!r}")
+    given = as_folder("run_dir", run_dir)
     try:
-        root = Path(run_dir).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a NUL
+        root = given.resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links
         raise RunFolderError(f"`run_dir` {run_dir} cannot be used: {error}") from error
     make_folder(root)
     kinds = {line["kind"] for line in read_lines(root)}

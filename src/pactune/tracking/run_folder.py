@@ -13,6 +13,7 @@ from typing import Any
 from pactune import __version__
 from pactune.tracking.files import make_folder, write_atomically
 from pactune.tracking.journal import JOURNAL, Journal
+from pactune.tracking.place import as_folder
 
 __all__ = ["RunFolder", "versions_of"]
 
@@ -27,8 +28,8 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        make_folder(folder, "the run folder")
+        self.folder = as_folder("folder", folder)
+        make_folder(self.folder, "the run folder")
 
     @property
     def journal(self) -> Path:

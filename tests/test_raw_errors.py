@@ -1,0 +1,365 @@
+"""Input that once ended in an error of torch or Python, or in no error at all: one row per mistake."""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import pactune as pt
+from pactune.engine import Captured, Traced
+
+X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+S, D, G, R = pt.SettingError, pt.DataError, pt.GradientError, pt.RunFolderError
+
+
+def problem(model: Any = None, hyper: Any = None, **changes: Any) -> pt.Problem:
+    model = nn.Linear(4, 3) if model is None else model
+    hyper = pt.WeightDecay(model) if hyper is None else hyper
+    settings = {"train": (X, Y), "valid": (X, Y), "loss": F.cross_entropy} | changes
+    return pt.Problem(model, hyper, **{k: v for k, v in settings.items() if v is not ...})
+
+
+def tuner(given: pt.Problem | None = None, **changes: Any) -> pt.Tuner:
+    given = problem() if given is None else given
+    defaults = {
+        "inner": pt.SGD(0.1),
+        "inner_steps": 2,
+        "outer": torch.optim.SGD(given.hyper.parameters(), lr=0.1),
+        "objective": pt.PACBayes(0.1),
+    }
+    return pt.Tuner(given, **(defaults | changes))
+
+
+def fit(test: Any = None, given: pt.Problem | None = None, run_dir: Any = None, **changes: Any) -> pt.Result:
+    return tuner(given, **changes).fit(1, test=test, run_dir=run_dir)
+
+
+def of_other(kind: Any, other: nn.Module, **settings: Any) -> pt.Problem:
+    return problem(hyper=kind(other, **settings))
+
+
+def metrics(function: Any) -> pt.Result:
+    return fit(given=problem(metrics=function))
+
+
+class Once(IterableDataset[Any]):
+    """A data set that can be read once."""
+
+    def __init__(self) -> None:
+        self.rows = iter([(x, y) for x, y in zip(X, Y, strict=True)])
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.rows
+
+
+class Hinge(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.margin = nn.Parameter(torch.tensor(1.0))
+
+
+def hinge(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+    return (hyper.margin - model(batch[0])[:, 0]).clamp(min=0).mean()
+
+
+def cross_entropy(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def hinged(**changes: Any) -> pt.Tuner:
+    given = problem(hyper=Hinge(), loss=..., train_loss=hinge, valid_loss=cross_entropy)
+    return tuner(given, hypergradient=pt.Truncated(2), **changes)
+
+
+def regression(loss: Any, hypergradient: Any, model: Any = None) -> pt.Tuner:
+    model = nn.Linear(4, 1) if model is None else model
+    data = (X, torch.zeros(8, 1))
+    given = problem(model, pt.WeightDecay(model, per="global"), train=data, valid=data, loss=loss)
+    return tuner(given, hypergradient=hypergradient, objective=pt.ValidationRisk())
+
+
+class Sampled(nn.Module):
+    """Reads an image at places that the parameters shift: `grid_sample` has no second derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = (x + self.shift).tanh().reshape(len(x), 1, 2, 2)
+        return F.grid_sample(x.reshape(len(x), 1, 2, 2), places, align_corners=False).reshape(len(x), -1)[:, :1]
+
+
+class Square(torch.autograd.Function):
+    """x², with one derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return 2 * ctx.saved_tensors[0] * grad
+
+
+class Single(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = Square.apply(super().forward(x))
+        return out
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.lstm(x.reshape(len(x), 2, 2).transpose(0, 1))[0][-1]
+        return out
+
+
+class BadPenalty(nn.Module):
+    """A penalty of the user's that breaks a rule."""
+
+    def __init__(self, returns: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.value, self.returns = nn.Parameter(torch.zeros(())), returns
+
+    def penalty(self, params: Any) -> Any:
+        return self.returns(params)
+
+
+class BadRates(BadPenalty):
+    penalty = None  # type: ignore[assignment]
+
+    def learning_rates(self, params: Any) -> Any:
+        return self.returns(params)
+
+
+class BadStart(BadPenalty):
+    penalty = None  # type: ignore[assignment]
+
+    def initial(self, params: Any) -> Any:
+        return self.returns(params)
+
+
+class Case(NamedTuple):
+    call: Callable[[], Any]
+    error: type[Exception]
+    message: str
+
+
+DATASET = TensorDataset(X, Y)
+SUM = functools.partial(F.cross_entropy, reduction="sum")
+HALF = nn.Linear(4, 1)
+CASES: dict[str, Case] = {
+    # modules of another model
+    "decay of another model": Case(
+        lambda: of_other(pt.WeightDecay, nn.Sequential(HALF)), S, "no trainable parameter of"
+    ),
+    "decay of other shapes": Case(lambda: of_other(pt.WeightDecay, HALF), S, r"shape \(1,\) for 'bias', which has"),
+    "decay that would broadcast": Case(lambda: of_other(pt.WeightDecay, nn.Linear(1, 3)), S, r"shape \(3, 1\)"),
+    "tensor decay of another": Case(
+        lambda: of_other(pt.WeightDecay, nn.Sequential(HALF), per="tensor"), S, "'0.bias', which is no trainable"
+    ),
+    "rates of another model": Case(lambda: of_other(pt.LearningRates, nn.Sequential(HALF)), S, "LearningRates has a"),
+    "start of another model": Case(lambda: of_other(pt.Initialization, HALF), S, "Initialization has shape"),
+    "one of several modules": Case(
+        lambda: problem(hyper=nn.ModuleList([pt.WeightDecay(HALF), pt.ExampleWeights(8)])), S, "WeightDecay has shape"
+    ),
+    "more weights than rows": Case(lambda: problem(hyper=pt.ExampleWeights(100)), S, "100 example weights .* 8 rows"),
+    "penalty that fails": Case(lambda: fit(given=problem(hyper=BadPenalty(lambda p: p["x"]))), S, "`penalty` of Bad"),
+    "penalty of many": Case(
+        lambda: fit(given=problem(hyper=BadPenalty(lambda p: X))), S, "must return a scalar tensor"
+    ),
+    "rates of unknown": Case(
+        lambda: fit(given=problem(hyper=BadRates(lambda p: {"x": X}))), S, "unknown, missing.*'x'"
+    ),
+    "rates misshapen": Case(lambda: fit(given=problem(hyper=BadRates(lambda p: {"bias": X}))), S, "misshapen: 'bias'"),
+    "start that lacks": Case(lambda: fit(given=problem(hyper=BadStart(lambda p: {}))), S, "missing or misshapen"),
+    # losses and metrics
+    "sum": Case(lambda: fit(given=problem(loss=SUM)), S, "must be the mean over the rows"),
+    "sum of a module": Case(
+        lambda: fit(given=problem(loss=nn.CrossEntropyLoss(reduction="sum"))), S, "mean over the rows"
+    ),
+    "sum of a function": Case(lambda: fit(given=problem(loss=lambda p, y: SUM(p, y))), S, "mean over the rows"),
+    "complex loss": Case(lambda: fit(given=problem(loss=lambda p, y: p.mean() * 1j)), S, "got a complex number"),
+    "a loss of other errors": Case(
+        lambda: fit(given=problem(loss=lambda p, y: {}[0])), D, "train loss fails.*KeyError"
+    ),
+    "metrics a text": Case(lambda: problem(metrics="accuracy"), S, "`metrics` must be a function"),
+    "metrics that fail": Case(lambda: metrics(lambda m, b: b["x"]), S, "`metrics` fails with TypeError"),
+    "metrics that divide": Case(
+        lambda: metrics(lambda m, b: {"a": 1 / 0}), S, "`metrics` fails with ZeroDivisionError"
+    ),
+    "metrics of a number": Case(lambda: metrics(lambda m, b: 0.5), S, "must return a dict of numbers by name, got 0.5"),
+    "metrics of None": Case(lambda: metrics(lambda m, b: None), S, "must return a dict"),
+    "metrics of vectors": Case(lambda: metrics(lambda m, b: {"a": X}), S, "one number per name, for 'a'"),
+    "metrics of texts": Case(lambda: metrics(lambda m, b: {"a": "b"}), S, "one number per name, for 'a'"),
+    "metrics by number": Case(lambda: metrics(lambda m, b: {1: 0.5}), S, "names that are texts"),
+    "metric named risk": Case(lambda: metrics(lambda m, b: {"risk": 0.5}), S, "other than 'risk'"),
+    "metrics that come and go": Case(
+        lambda: fit(
+            given=problem(
+                valid=DataLoader(DATASET, batch_sampler=[[0, 1, 2], [3]]),
+                metrics=lambda m, b: {"a": 0.5} if len(b[0]) > 1 else {},
+            )
+        ),
+        S,
+        "the same names for every batch",
+    ),
+    # data
+    "test of another width": Case(lambda: fit(test=(X[:, :2], Y)), D, "valid loss fails on the first batch of `test`"),
+    "test without target": Case(lambda: fit(test=X), D, "`test` must be made like `valid`"),
+    "test of three parts": Case(lambda: fit(test=(X, X, Y)), D, "`test` must be made like `valid`"),
+    "test target of two dimensions": Case(lambda: fit(test=(X, Y[:, None])), D, r"1 dimension\), got \(.*2 dim"),
+    "test labels out of range": Case(lambda: fit(test=(X, Y + 3)), D, "fails on the first batch of `test`"),
+    "test loader of nothing": Case(
+        lambda: fit(test=DataLoader(DATASET, batch_size=16, drop_last=True)), D, "`test` is an empty DataLoader"
+    ),
+    "loader that drops all": Case(
+        lambda: problem(train=DataLoader(DATASET, batch_size=16, drop_last=True)), D, "8 rows, batch_size=16"
+    ),
+    "loader that is read once": Case(
+        lambda: fit(given=problem(train=DataLoader(Once(), batch_size=4))), D, "`train` .*can be read only once"
+    ),
+    "validation loader that is read once": Case(
+        lambda: fit(given=problem(valid=DataLoader(Once(), batch_size=4))), D, "`valid` .*can be read only once"
+    ),
+    "compressed rows": Case(lambda: problem(train=(X.to_sparse_csr(), Y)), D, "layout torch.sparse_csr"),
+    # engines and estimators
+    "captured on a CPU": Case(lambda: tuner(engine="captured"), S, '"captured" and "fused" replay CUDA graphs'),
+    "fused on a CPU": Case(lambda: tuner(engine="fused"), S, "the model is on cpu"),
+    "an engine for CUDA": Case(lambda: tuner(engine=Captured(steps=4)), S, "the model is on cpu"),
+    "an engine of no steps": Case(lambda: tuner(engine=Traced(steps=0)), S, "`steps` must be a whole number ≥ 1"),
+    "engine a number": Case(lambda: tuner(engine=3), S, "`engine` must be"),
+    "hinge margin": Case(lambda: hinged().fit(1), G, "`margin` enters the training loss, but .* mixed derivative"),
+    "huber loss": Case(lambda: regression(F.huber_loss, pt.ForwardMode()).fit(1), G, "ForwardMode needs forward-mode"),
+    "grid sample": Case(
+        lambda: regression(F.mse_loss, pt.ForwardMode(), Sampled()).fit(1), G, "ForwardMode needs forward-mode"
+    ),
+    "an operation with one derivative": Case(
+        lambda: regression(F.mse_loss, pt.Truncated(2), Single()).fit(1), G, r"Truncated\(k=2\).*no second derivative"
+    ),
+    "an operation with one derivative, implicitly": Case(
+        lambda: regression(F.mse_loss, pt.Implicit(pt.Neumann(2)), Single()).fit(1), G, "no second derivative"
+    ),
+    "forward mode on an LSTM": Case(
+        lambda: regression(F.mse_loss, pt.ForwardMode(), Recurrent()).fit(1), G, "ForwardMode needs forward-mode"
+    ),
+    # folders
+    "a long name": Case(lambda: fit(run_dir="a" * 300), R, "`run_dir`.*cannot be made: File name too long"),
+    "a null character": Case(lambda: fit(run_dir="a\0b"), S, "`run_dir` must not hold a null character"),
+    "a folder of bytes": Case(lambda: fit(run_dir=b"a"), S, "`run_dir` must be a path or None"),
+    "an empty name": Case(lambda: fit(run_dir=""), S, "`run_dir` must be a path or None, got ''"),
+    "a file in the way": Case(lambda: fit(run_dir=Path(__file__)), R, "cannot be made: File exists"),
+    "a file on the way": Case(lambda: fit(run_dir=Path(__file__) / "x"), R, "cannot be made: Not a directory"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_mistake_gets_a_clear_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, error, message = CASES[name]
+    with pytest.raises(error, match=message) as caught:
+        call()
+    assert isinstance(caught.value, pt.PactuneError)
+    assert len(str(caught.value)) < 800
+
+
+def test_the_table_is_long() -> None:
+    assert len(CASES) >= 50
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(R, match="no permission to write"):
+        fit(run_dir=tmp_path / "x")
+
+
+def test_a_mixed_derivative_that_is_zero_by_number_is_a_warning() -> None:
+    def soft(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+        return F.relu(hyper.margin - model(batch[0])[:, 0]).mean()  # torch returns zeros for its second derivative
+
+    given = problem(hyper=Hinge(), loss=..., train_loss=soft, valid_loss=cross_entropy)
+    with pytest.warns(UserWarning, match="`margin` enters the training loss, but .* mixed derivative"):
+        tuner(given, hypergradient=pt.Truncated(2)).fit(1)
+
+
+def test_a_weight_of_the_loss_is_no_hinge() -> None:
+    def weighed(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+        return hyper.margin * cross_entropy(model, batch, hyper)
+
+    given = problem(hyper=Hinge(), loss=..., train_loss=weighed, valid_loss=cross_entropy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tuner(given, hypergradient=pt.Truncated(2)).fit(1)
+
+
+def test_the_margin_of_a_hinge_is_tuned_where_the_training_loss_is_the_risk() -> None:
+    made = hinged(objective=pt.SameDistribution(0.1))
+    made.hypergradient()
+    assert made.problem.hyper.margin.grad is not None
+    assert float(made.problem.hyper.margin.grad) != 0
+
+
+def test_a_sum_in_the_general_form_is_a_warning() -> None:
+    given = problem(
+        loss=..., train_loss=lambda m, b, h: SUM(m(b[0]), b[1]) + 0 * h.values["weight"].sum(), valid_loss=cross_entropy
+    )
+    with pytest.warns(UserWarning, match="the train loss must be the mean over the rows"):
+        tuner(given).hypergradient()
+
+
+@pytest.mark.parametrize(
+    "loss", [F.cross_entropy, nn.CrossEntropyLoss(), functools.partial(F.cross_entropy, label_smoothing=0.1)]
+)
+def test_a_mean_is_no_sum(loss: Any) -> None:
+    fit(given=problem(loss=loss))
+
+
+def test_sparse_rows_are_taken_in_batches(tmp_path: Path) -> None:
+    def last(train: Tensor) -> float:
+        torch.manual_seed(0)
+        return float(
+            fit(given=problem(train=(train, Y), batch_size=3), run_dir=tmp_path / str(train.layout)).rows[-1]["risk"]
+        )
+
+    dense = X * (X > 0)
+    assert last(dense.to_sparse()) == pytest.approx(last(dense), rel=1e-6)
+
+
+def test_one_score_has_no_accuracy() -> None:
+    def loss(scores: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(scores[:, 0], target.float())
+
+    data = (X, Y % 2)
+    row = fit(given=problem(nn.Linear(4, 1), train=data, valid=data, loss=loss)).rows[-1]
+    assert "valid_risk" in row
+    assert "valid_accuracy" not in row
+
+
+def test_infinite_loaders_need_not_end_before_the_first_step() -> None:
+    class Endless(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield from zip(X, Y, strict=True)
+
+    assert problem(train=DataLoader(Endless(), batch_size=4)).train.first().rows == 4
