@@ -60,7 +60,7 @@ def _cells(line: Row) -> list[str]:
         setting = "λ0, not tuned" if line["objective"] == "λ0" else setting
     fresh = "" if line.get("hold_out") is None else f"{line['hold_out']:.4f}"
     numbers = [f"{line['certificate']:.4f}", f"{empirical:.4f}", fresh, f"{line['test_error']:.4f}"]
-    return [line["study"], setting, *numbers, f"{line['log_ratio_per_row']:.4f}", below]
+    return [line["study"], setting, *numbers, f"{line['log_ratio_per_row']:z.4f}", below]
 
 
 def _figure(name: str, rows: list[Row], posterior: str) -> Figure:
