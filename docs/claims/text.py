@@ -49,9 +49,10 @@ def read(name: str) -> Any:
 def n(value: float, form: str = "", *, minus: str = "-") -> str:
     """Return a number as a page shows it, marked as a rendered one; halves are rounded up, as readers do."""
     places = re.fullmatch(r"[+,]*\.(\d)f", form)
+    exact: float | Decimal = value
     if places:
-        value = Decimal(str(value)).quantize(Decimal(1).scaleb(-int(places[1])), ROUND_HALF_UP)  # type: ignore[assignment]
-    shown = re.sub(r"e-0+", "e-", format(value, form))
+        exact = Decimal(str(value)).quantize(Decimal(1).scaleb(-int(places[1])), ROUND_HALF_UP)
+    shown = re.sub(r"e-0+", "e-", format(exact, form))
     return f"{OPEN}{shown.replace('-', minus)}{CLOSE}"
 
 
