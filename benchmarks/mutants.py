@@ -42,8 +42,20 @@ PARTS = [
 LEFT_OUT = {"engine/captured.py", "privacy/plots.py"}  # the first needs a GPU, the second draws
 TESTS = [
     *("auto", "bad_input", "bad_input_rows", "bad_numbers", "buffers", "conformance", "data", "drive", "dynamics"),
-    *("engines", "fitting", "grid", "hyper", "likeness", "memory", "objectives", "problem", "properties"),
-    *("owned_states", "quadratic", "recurrent", "schedules", "segments", "tuner", "verdict"),
+    *(
+        "engines",
+        "fitting",
+        "grid",
+        "hyper",
+        "joint_outer_steps",
+        "leftover_steps",
+        "likeness",
+        "memory",
+        "objectives",
+        "problem",
+        "properties",
+    ),
+    *("owned_states", "quadratic", "recurrent", "schedules", "segment_lengths", "segments", "tuner", "verdict"),
 ]
 FOLDERS = ["bounds", "monitor", "privacy", "selection"]
 FIRST_SECONDS, ALL_SECONDS = 15.0, 200.0  # expected duration of the tests in the first and the second attempt
@@ -206,9 +218,11 @@ def copied() -> Iterator[Path]:
 
 def write(name: str, found: dict[str, Any]) -> None:
     """Store the sample with the shares that were noticed among the mutants that are not equivalent."""
-    reasons = {(r["file"], r["change"]): r["reason"] for r in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
+    judged = json.loads(EQUIVALENT.read_text(encoding="utf-8"))
+    reasons = {(row["file"], row["line"], row["change"]): row["reason"] for row in judged}
     for row in found["mutants"]:
-        row["equivalent"] = reasons.get((row["file"], row["change"])) if row["noticed_by"] is None else None
+        known = reasons.get((row["file"], row["line"], row["change"]))
+        row["equivalent"] = known if row["noticed_by"] is None else None
     real = [row for row in found["mutants"] if row["equivalent"] is None]
     noticed = sum(row["noticed_by"] is not None for row in real)
     counts = {
