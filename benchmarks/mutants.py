@@ -55,7 +55,17 @@ TESTS = [
         "problem",
         "properties",
     ),
-    *("owned_states", "quadratic", "recurrent", "schedules", "segment_lengths", "segments", "tuner", "verdict"),
+    *(
+        "owned_states",
+        "quadratic",
+        "recurrent",
+        "schedules",
+        "segment_lengths",
+        "segments",
+        "stacked_evaluation",
+        "tuner",
+        "verdict",
+    ),
 ]
 FOLDERS = ["bounds", "monitor", "privacy", "selection"]
 FIRST_SECONDS, ALL_SECONDS = 15.0, 200.0  # expected duration of the tests in the first and the second attempt

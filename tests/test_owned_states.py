@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
 import pactune as pt
 from pactune.engine.chain import Chain
@@ -56,3 +57,29 @@ def test_a_gradient_that_the_user_clips_in_place_stays_whole_elsewhere(make: Mak
         assert not parameter.grad.requires_grad
         parameter.grad.mul_(0.5)
     assert all(torch.equal(value, torch.ones_like(value)) for value in gradient.values())
+
+
+class Scale(nn.Module):
+    """A module without `reset_parameters`, so that θ_0 cannot be drawn anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :3] * self.factor
+
+
+def test_a_start_that_is_taken_from_the_model_is_a_copy(make: Make) -> None:
+    model = Scale()
+    tuner = make(
+        model,
+        pt.Initialization(model),
+        restart=True,
+        hypergradient=pt.Windowed(4),
+        path_hypergradient=pt.Windowed(4),
+    )
+    drawn = tuner.world.draw(0, 0)
+    with torch.no_grad():
+        model.factor.mul_(2.0)
+    assert torch.equal(drawn["factor"], torch.ones(3))
