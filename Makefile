@@ -58,6 +58,7 @@ build: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python docs/make_api.py
+	$(BIN)/python docs/make_numbers.py
 	$(BIN)/mkdocs build --strict
 
 clean:

@@ -1,14 +1,15 @@
 """Write the tables of docs/certificates.md from results/certificate/*.json: `python docs/make_certificates.py`.
 
-A test fails when the page is out of date.
+`python docs/make_numbers.py` does this for all pages. A test fails when a page is out of date.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
+
+from claims.text import fill_tables
 
 from pactune.report.certificate import HEADER, table_rows
 
@@ -26,18 +27,14 @@ def markdown(header: tuple[str, ...], rows: list[list[str]]) -> str:
 def tables() -> dict[str, str]:
     """Return every table of the page by its name."""
     coverage = _read("coverage.json")
-    found = {name: markdown(HEADER, table_rows(_studies(name))) for name in ("digits", "mnist") if _studies(name)}
+    found = {name: markdown(HEADER, table_rows(_studies(name))) for name in ("digits", "mnist")}
     cover = [[r["name"], f"{r['delta']:g}", f"{r['violations']} of {r['repetitions']}"] for r in coverage["coverage"]]
     return found | {"coverage": markdown(("certificate", "δ", "violations"), cover)}
 
 
 def page() -> str:
     """Return the page with its tables as the results say."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in tables().items():
-        marks = re.compile(rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        text = marks.sub(lambda found, table=table: found.group(1) + table + found.group(2), text)
-    return text
+    return fill_tables(PAGE.read_text(encoding="utf-8"), tables())
 
 
 def _studies(name: str) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """Draw docs/assets/effect.png: what the regularizer does, from real runs on scikit-learn's digits.
 
 Every draw takes 50 training, 50 validation and 1000 test images at random. A linear classifier is trained by Adam
-while 650 weight decays, one per parameter, are tuned. Run `python docs/make_effect.py` (a few minutes); with `--table`
-it prints the means of the chosen ζ at steps 25 and 100 and draws nothing.
+while 650 weight decays, one per parameter, are tuned. `python docs/make_effect.py` takes a few minutes. The table of
+docs/choosing-k-and-zeta.md comes from
+
+    python docs/make_effect.py --zetas 0 1e-6 1e-5 1e-4 1e-3 1e-2 --table benchmarks/results/effect.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
@@ -82,28 +85,28 @@ def draw_curves(curves: Curves, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def summary(curves: Curves) -> dict[str, dict[str, list[float]]]:
+    """Return the test accuracies of every draw at step 25 and at the last one, by ζ."""
+    return {
+        name: {str(step): [run[step - 1] for run in runs] for step in (min(25, len(runs[0])), len(runs[0]))}
+        for name, runs in curves.items()
+        if runs
+    }
+
+
 def main() -> None:
     """Read the command line, run, then draw or print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--outer-steps", type=int, default=100)
     parser.add_argument("--zetas", type=float, nargs="+", default=[0.0, 1e-5])
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--table", type=Path, help="write the accuracies of every draw as JSON and draw nothing")
     options = parser.parse_args()
     curves = collect(options.zetas, options.draws, options.outer_steps)
-    for name, runs in curves.items():
-        values = np.array(runs)
-        if values.size:
-            at = [min(25, values.shape[1]) - 1, values.shape[1] - 1]
-            errors = values[:, at].std(0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else [np.nan, np.nan]
-            found = ", ".join(
-                f"step {i + 1}: {values[:, i].mean():.3f} ± {e:.3f}" for i, e in zip(at, errors, strict=True)
-            )
-            print(
-                f"{name:>8}  {found}  (best step {values.mean(0).argmax() + 1}: {values.mean(0).max():.3f})", flush=True
-            )
-    if not options.table:
+    if options.table is None:
         draw_curves(curves, OUTPUT)
+    else:
+        options.table.write_text(json.dumps(summary(curves), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Write the tables of docs/reproduction.md from results/weight-decay/*.json: `python docs/make_reproduction.py`.
 
-A test fails when the page is out of date.
+`python docs/make_numbers.py` does this for all pages. A test fails when a page is out of date.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from claims.text import fill_tables
 
 from pactune.experiments.records import StudyRecord, read_studies
 from pactune.report.methods import gains_table, markdown, methods_table, ordered
@@ -32,11 +33,7 @@ def tables(studies: list[StudyRecord]) -> dict[str, str]:
 
 def page() -> str:
     """Return the page with its tables as the results say."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in tables(read_studies(RESULTS) if RESULTS.is_dir() else []).items():
-        marks = re.compile(rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        text = marks.sub(lambda found, table=table: found.group(1) + table + found.group(2), text)
-    return text
+    return fill_tables(PAGE.read_text(encoding="utf-8"), tables(read_studies(RESULTS)))
 
 
 def _part(study: StudyRecord) -> str:

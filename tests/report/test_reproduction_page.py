@@ -1,6 +1,6 @@
 """The tables of docs/reproduction.md are those of the committed results."""
 
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def made():
-    spec = importlib.util.spec_from_file_location("make_reproduction", ROOT / "docs" / "make_reproduction.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")
+        return importlib.import_module("make_reproduction")
 
 
 def test_page_is_what_the_results_say(made):

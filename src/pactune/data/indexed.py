@@ -150,7 +150,7 @@ class TensorRows(Indexed):
     def fingerprint(self) -> str:
         """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
         digest = hashlib.blake2b(digest_size=8)
-        spread = torch.arange(0, self.rows, -(-self.rows // FINGERPRINT_ROWS))
+        spread = torch.arange(0, self.rows, -(-self.rows // FINGERPRINT_ROWS), device="cpu")
         for tensor in self._tensors:
             sample = _rows(tensor.detach(), spread.to(tensor.device)).to_dense().cpu().contiguous()
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())

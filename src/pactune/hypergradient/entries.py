@@ -202,8 +202,10 @@ def _train_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | No
     if not risk.requires_grad:
         return None
     found = torch.autograd.grad(risk, list(params.values()), create_graph=True, allow_unused=True)
-    generator = torch.Generator().manual_seed(0)  # plain sums cancel: those of a softmax are zero
-    weights = [torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device) for p in params.values()]
+    generator = torch.Generator(device="cpu").manual_seed(0)  # plain sums cancel: those of a softmax are zero
+    weights = [
+        torch.randn(p.shape, generator=generator, dtype=p.dtype, device="cpu").to(p.device) for p in params.values()
+    ]
     pairs = zip(weights, found, strict=True)
     return sum(((w * g).sum() for w, g in pairs if g is not None), start=risk.new_zeros(()))
 

@@ -76,7 +76,7 @@ class HyperDrift(Objective):
                     f"`default` must have the shapes of the hyperparameters; misshapen: {', '.join(wrong)}"
                 )
             return {name: self.default[name].detach().to(value).expand_as(value) for name, value in start.items()}
-        number = torch.tensor(self.default, dtype=torch.float64)
+        number = torch.tensor(self.default, dtype=torch.float64, device="cpu")
         return {name: number.to(value).expand_as(value) for name, value in start.items()}
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:

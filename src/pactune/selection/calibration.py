@@ -18,7 +18,7 @@ import numpy as np
 from pactune.selection.forward import forward_path
 from pactune.selection.moments import Array, LangevinPath, SecondMoments, exact_moments
 from pactune.selection.pac_bayes import PACBayes
-from pactune.selection.rows import Rows
+from pactune.selection.rows import Rows, location
 
 __all__ = ["ShuffleCalibration", "calibrated_beta", "false_selection_rates", "theory_zeta"]
 
@@ -113,9 +113,8 @@ def _shuffled_moments(rows: Rows, generator: np.random.Generator, shuffles: int)
     target = np.concatenate([rows.train_target, rows.valid_target])
     shuffled = np.stack([generator.permutation(target) for _ in range(shuffles)])
     n_train, outputs = len(rows.train), target.shape[1]
-    part = shuffled[:, :n_train]
-    spread = part.std(axis=1, keepdims=True)
-    shuffled = (shuffled - part.mean(axis=1, keepdims=True)) / np.where(spread > 0.0, spread, 1.0)
+    centre, spread = location(shuffled[:, :n_train], shuffled)
+    shuffled = (shuffled - centre[:, None]) / np.where(spread > 0.0, spread, 1.0)[:, None]
     train, valid = rows.train[:, rows.usable], rows.valid[:, rows.usable]
     train_cross = np.einsum("ip,siq->spq", train, shuffled[:, :n_train], optimize=True) / n_train
     valid_cross = np.einsum("ip,siq->spq", valid, shuffled[:, n_train:], optimize=True) / len(valid)

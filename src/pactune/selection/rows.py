@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pactune.selection.moments import Array, SecondMoments
 
-__all__ = ["Rows", "pool", "second_moments", "standardize", "validation_r2"]
+__all__ = ["Rows", "location", "pool", "second_moments", "standardize", "validation_r2"]
 
 # A column whose spread is below this share of its size is constant up to rounding.
 _CONSTANT = 1e-12
@@ -39,8 +39,8 @@ def standardize(train: Array, train_target: Array, valid: Array, valid_target: A
     A column that is constant on the training rows becomes zero and is marked unusable; a constant target stays at its
     scale, where predicting its mean is already exact.
     """
-    centre, scale = _location(train)
-    target_centre, target_scale = _location(train_target)
+    centre, scale = location(train, train)
+    target_centre, target_scale = location(train_target, train_target)
     usable = scale > 0.0
     divisor, target_divisor = np.where(usable, scale, 1.0), np.where(target_scale > 0.0, target_scale, 1.0)
     return Rows(
@@ -73,7 +73,8 @@ def second_moments(rows: Rows, subset: list[int]) -> SecondMoments:
 
 def validation_r2(rows: Rows, subset: list[int]) -> float:
     """R² on the validation rows of the least-squares fit to the training rows, all outputs together."""
-    spread = np.sum((rows.valid_target - rows.valid_target.mean(axis=0)) ** 2)
+    _, scale = location(rows.valid_target, np.concatenate([rows.train_target, rows.valid_target]))
+    spread = len(rows.valid_target) * np.sum(scale**2)
     if spread == 0.0:
         return float("nan")
     coefficients = np.linalg.lstsq(rows.train[:, subset], rows.train_target, rcond=None)[0]
@@ -81,7 +82,12 @@ def validation_r2(rows: Rows, subset: list[int]) -> float:
     return float(1.0 - np.sum(residual**2) / spread)
 
 
-def _location(values: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation by column; a spread that is only rounding counts as zero."""
-    centre, scale = values.mean(axis=0), values.std(axis=0)
-    return centre, np.where(scale > _CONSTANT * np.abs(values).max(axis=0), scale, 0.0)
+def location(values: Array, all_values: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation by column; a spread that is only rounding counts as zero.
+
+    Args:
+        values: the rows to describe, shape `(..., n, p)`.
+        all_values: rows that show how large the column is, shape `(..., m, p)`.
+    """
+    centre, scale = values.mean(axis=-2), values.std(axis=-2)
+    return centre, np.where(scale > _CONSTANT * np.abs(all_values).max(axis=-2), scale, 0.0)

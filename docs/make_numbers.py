@@ -1,0 +1,58 @@
+"""Put the stored numbers into the README and all pages: `python docs/make_numbers.py`. Tests fail while one differs.
+
+`claims/` says which piece of which page comes from which file. A number that is tied to no file fails a test as well,
+unless the page's list of exceptions names it: settings, the paper's values, arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import make_certificates
+import make_reproduction
+from claims import others, performance, reproduction, selection, zeta
+from claims.text import rewrite
+
+ROOT = Path(__file__).parents[1]
+
+
+class Numbers(NamedTuple):
+    """What ties the numbers of a page: its claims, and the pieces whose numbers need none."""
+
+    claims: Callable[[], list[str]] = list
+    allowed: Sequence[str] = ()
+
+
+PAGES = {
+    "README.md": Numbers(zeta.readme_claims, ["Apache-2.0"]),
+    "docs/certificates.md": Numbers(others.certificates, others.CERTIFICATES_ALLOWED),
+    "docs/choosing-k-and-zeta.md": Numbers(zeta.claims, zeta.ALLOWED),
+    "docs/distributed.md": Numbers(allowed=others.DISTRIBUTED_ALLOWED),
+    "docs/dynamics-and-objectives.md": Numbers(),
+    "docs/faq.md": Numbers(),
+    "docs/feature-selection.md": Numbers(selection.claims, selection.ALLOWED),
+    "docs/hyperparameters.md": Numbers(),
+    "docs/index.md": Numbers(allowed=others.INDEX_ALLOWED),
+    "docs/method.md": Numbers(allowed=others.METHOD_ALLOWED),
+    "docs/monitor.md": Numbers(others.monitor, others.MONITOR_ALLOWED),
+    "docs/performance.md": Numbers(performance.claims, performance.ALLOWED),
+    "docs/privacy.md": Numbers(others.privacy_page, others.PRIVACY_ALLOWED),
+    "docs/reproduction.md": Numbers(reproduction.claims, reproduction.ALLOWED),
+    "docs/runs.md": Numbers(others.runs),
+    "docs/sweeps.md": Numbers(),
+}
+
+
+def main() -> None:
+    """Rewrite all pages."""
+    for made in (make_certificates, make_reproduction):
+        made.PAGE.write_text(made.page(), encoding="utf-8")
+    for name, numbers in PAGES.items():
+        page = ROOT / name
+        page.write_text(rewrite(page.read_text(encoding="utf-8"), numbers.claims()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Models that are evaluated at once get the numbers that each gets alone, on shared and on separate data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pactune as pt
+from pactune.data import as_source
+from pactune.engine.stacked import StackedModels
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_evaluation_at_once_is_that_of_each_model(
+    shared: bool, make: Callable[..., pt.Tuner], linear: Callable[..., Any], classes: Callable[..., Any]
+) -> None:
+    problems = [make(linear(seed)).problem for seed in range(3)]
+    sources = [as_source(classes(9, seed), role="test", device=problems[0].device) for seed in range(3)]
+    sources = sources[:1] * 3 if shared else sources
+    found = StackedModels(problems).evaluate(sources)
+    for problem, source, at_once in zip(problems, sources, found, strict=True):
+        alone = problem.evaluate(source)
+        assert at_once.risk == pytest.approx(alone.risk, rel=1e-5)
+        assert at_once.metrics == pytest.approx(alone.metrics, rel=1e-5)
