@@ -31,4 +31,4 @@ def _rounded(value: float, places: int, rounding: str) -> str:
     if not math.isfinite(value):
         return repr(value)
     exact = Decimal(repr(float(value)))  # the shortest text that gives the same float back
-    return f"{exact.quantize(Decimal(1).scaleb(-places), rounding=rounding):f}"
+    return f"{exact.quantize(Decimal(1).scaleb(-places), rounding=rounding) + 0:f}"  # never -0.0000
