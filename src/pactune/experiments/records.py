@@ -13,7 +13,7 @@ from pactune.experiments.cells import Cell, find_cells, is_finished
 from pactune.experiments.record_schema import COLUMNS, check_groups, check_run, check_study
 from pactune.tracking.documents import marked, parse_json, unmarked
 from pactune.tracking.files import check_name, folder_inside, make_folder, read_plain, write_atomically
-from pactune.tracking.journal import JOURNAL, read_lines
+from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 from pactune.tracking.schema import UnfitError, count
 
 __all__ = ["CELLS", "Record", "StudyRecord", "export_study", "read_studies"]
@@ -122,7 +122,7 @@ def export_study(study: StudyRecord, folder: Path) -> Path:
 def _read_study(folder: Path) -> StudyRecord | None:
     """Return the study of a run folder; None where the folder holds something else."""
     lines = read_lines(folder)
-    starts = [line for line in lines if line["kind"] == "start" and "groups" in line["settings"]]
+    starts = [line for line in starts_of(lines) if "groups" in line["settings"]]
     if not starts:
         return None
     with _checked(folder / JOURNAL):

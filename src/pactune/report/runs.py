@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pactune.report.page import Figure, Line, Section, Table
-from pactune.tracking.journal import JOURNAL, read_lines
+from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 
 __all__ = ["run_sections"]
 
@@ -33,13 +33,12 @@ def _of_tuner(lines: Sequence[Row]) -> bool:
 
 
 def _of_study(lines: Sequence[Row]) -> bool:
-    starts = [line for line in lines if line["kind"] == "start"]
-    return any("name" in line and "groups" not in line["settings"] for line in starts)
+    return any("name" in line and "groups" not in line["settings"] for line in starts_of(lines))
 
 
 def _other(folder: Path, lines: Sequence[Row]) -> Section:
     """Return what a journal says of a study whose figures are beside it."""
-    start = next(line for line in reversed(lines) if line["kind"] == "start" and "name" in line)
+    start = [line for line in starts_of(lines) if "name" in line][-1]
     end = next((line for line in reversed(lines) if line["kind"] == "end"), {"status": "running", "time": ""})
     facts = [[name, str(value)] for name, value in start["settings"].items()]
     facts += [["began", start.get("time", "")], ["ended", end.get("time", "")]]

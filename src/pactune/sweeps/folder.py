@@ -8,7 +8,7 @@ from typing import Any
 from pactune.errors import RunFolderError
 from pactune.sweeps.plan import CellFit
 from pactune.sweeps.worker import CELL
-from pactune.tracking.journal import JOURNAL, Row, read_lines
+from pactune.tracking.journal import JOURNAL, Row, read_lines, starts_of
 
 __all__ = ["Watch", "find_ending"]
 
@@ -27,7 +27,7 @@ def find_ending(folder: Path, fit: CellFit) -> Row | None:
         raise RunFolderError(
             f"{folder} was made by `{ending['build']}` and `build` is `{fit.build}`; choose another `run_dir`"
         )
-    start = next((line["settings"] for line in reversed(lines) if line["kind"] == "start"), None)
+    start = next((line["settings"] for line in reversed(starts_of(lines))), None)
     steps = {line["outer_step"] for line in lines if line["kind"] == "row"}
     enough = len(steps) == fit.outer_steps or (ending["status"] == "converged" and 0 < len(steps) < fit.outer_steps)
     return ending if start is not None and enough and _same(start, fit) else None

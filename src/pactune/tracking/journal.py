@@ -19,7 +19,7 @@ from pactune.tracking.documents import marked, parse_json, unmarked
 from pactune.tracking.files import has_content, open_plain, read_all, read_plain, write_all
 from pactune.tracking.schema import UnfitError, check_line
 
-__all__ = ["JOURNAL", "BusyError", "Journal", "Row", "read_journal", "read_lines"]
+__all__ = ["JOURNAL", "BusyError", "Journal", "Row", "read_journal", "read_lines", "starts_of"]
 
 JOURNAL = "journal.jsonl"
 # Each line ends with a checksum of what stands before it. It finds damage, not malice.
@@ -158,6 +158,11 @@ def read_lines(folder: Path | str) -> list[Row]:
         else:
             found.append(line)
     return found
+
+
+def starts_of(lines: Iterable[Row]) -> list[Row]:
+    """Return the lines with which a run began that say with what: settings and versions."""
+    return [line for line in lines if line["kind"] == "start" and {"settings", "versions"} <= line.keys()]
 
 
 def _line(row: Row) -> bytes:

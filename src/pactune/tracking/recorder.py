@@ -24,7 +24,7 @@ from pactune.tracking.checkpoint import (
 )
 from pactune.tracking.files import folder_inside, has_content, make_folder
 from pactune.tracking.fingerprint import PARTS, differences, moved_parts
-from pactune.tracking.journal import JOURNAL, Journal, Row, read_lines
+from pactune.tracking.journal import JOURNAL, Journal, Row, read_lines, starts_of
 from pactune.tracking.parts import Parts
 from pactune.tracking.run_folder import versions_of
 from pactune.tracking.schema import UnfitError
@@ -186,7 +186,7 @@ class FolderRecorder(Recorder):
         lines = read_lines(self.folder)
         saved = self._newest(device)
         self._ahead = {field: _history(lines, kind) for field, kind in KINDS.items()}
-        starts = [line for line in lines if line["kind"] == "start"]
+        starts = starts_of(lines)
         if saved is None:
             self._begin(starts)
             return None
@@ -241,7 +241,7 @@ class FolderRecorder(Recorder):
                 f"{self.folder} holds a run already; pass resume=True to go on with it, or another `run_dir`"
             )
         if self._newest(torch.device("cpu")) is None:
-            for start in [line for line in read_lines(self.folder) if line["kind"] == "start"][-1:]:
+            for start in starts_of(read_lines(self.folder))[-1:]:
                 self._check(start)
 
     def newest_step(self) -> int | None:

@@ -131,7 +131,7 @@ _VERSIONS = named(text)
 _ENDING: dict[str, Check] = {"kept_run": text, "kept_step": count, "verdict": text, "error": text}
 _ENDING |= {"zeta": optional(number), "kept_zeta": optional(number)}
 _LINES: dict[str, Check] = {
-    "start": record({"settings": mapping, "versions": _VERSIONS}, {"name": text}),
+    "start": record({}, {"settings": mapping, "versions": _VERSIONS, "name": text}),
     "resume": record({"outer_steps_done": count}, {"versions": _VERSIONS}),
     "end": record({"status": text}, _ENDING),
     "cell": record({"status": text}, {**_ENDING, "build": text, "values": mapping, "warnings": listed(text)}),
