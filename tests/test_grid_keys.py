@@ -73,7 +73,7 @@ CASES: dict[str, Case] = {
     "test of other keys": Case(lambda: grid({"zeta": [0.1]}, test=lambda x: (X, Y)), S, "`test` must be a function of"),
     "captured grid on a CPU": Case(lambda: grid({"zeta": [0.1]}, engine="captured"), S, "the model is on cpu"),
     "key of a sweep": Case(lambda: sweep({"weight_norm": [1]}), S, "must not be 'weight_norm'"),
-    "a long cell": Case(lambda: grid({"word": ["a" * 300]}, run_dir="runs"), R, "cannot be made: File name too long"),
+    "a long cell": Case(lambda: grid({"word": ["a" * 300]}, run_dir="runs"), R, "have at most 200 bytes"),
 }
 
 

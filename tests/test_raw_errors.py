@@ -313,11 +313,10 @@ def test_a_weight_of_the_loss_is_no_hinge() -> None:
         tuner(given, hypergradient=pt.Truncated(2)).fit(1)
 
 
-def test_the_margin_of_a_hinge_is_tuned_where_the_training_loss_is_the_risk() -> None:
-    made = hinged(objective=pt.SameDistribution(0.1))
-    made.hypergradient()
-    assert made.problem.hyper.margin.grad is not None
-    assert float(made.problem.hyper.margin.grad) != 0
+def test_the_margin_of_a_hinge_does_not_enter_the_first_term_of_same_distribution() -> None:
+    """That term is the validation loss of the training rows, which is free of the margin."""
+    with pytest.raises(pt.GradientError, match="`margin` enters the training loss"):
+        hinged(objective=pt.SameDistribution(0.1)).hypergradient()
 
 
 def test_a_sum_in_the_general_form_is_a_warning() -> None:

@@ -21,8 +21,9 @@ from pactune.engine import (
     check_interrupt,
     drive,
     immediate_interrupts,
+    take_interrupt,
 )
-from pactune.errors import DivergenceError, SettingError, warn_user
+from pactune.errors import DivergenceError, RankError, SettingError, warn_user
 from pactune.ledger import LEDGER
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
@@ -156,6 +157,11 @@ class Fit:
             return "interrupted", None
         except DivergenceError as error:
             return "diverged", error
+        except RankError:
+            if not take_interrupt():
+                raise
+            self.tuner.team.hang_up()  # Ctrl-C also ended the rank that this one was waiting for
+            return "interrupted", None
         return ("converged" if self._converged() else "completed"), None
 
     def _begin(self, *, resumed: bool) -> None:

@@ -150,7 +150,7 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
     [
         ("refuse BatchNorm", "BatchNorm"),
         ("refuse dropout", "a forward draws random numbers"),
-        ("refuse sum", "the train risk of a mini-batch is not the mean over its rows"),
+        ("refuse sum", "the valid loss must be the mean over the rows"),
         ("refuse weighted", "the train risk of a mini-batch is not the mean over its rows"),
         ("refuse different", "the ranks differ in λ;"),
         ("refuse chains", "`chains` must be at least ranks/shards = 2"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pactune.engine.base import Engine, Track
+from pactune.problem import Problem
 
 __all__ = ["Eager"]
 
@@ -17,3 +18,6 @@ class Eager(Engine):
     def run_ahead(self, tracks: Sequence[Track], steps: int) -> int:
         """Run nothing ahead."""
         return 0
+
+    def mark_stateful(self, problem: Problem) -> None:
+        """Do nothing: every step is run as it is written."""

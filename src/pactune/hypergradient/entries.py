@@ -87,16 +87,14 @@ def check_entries(problem: Problem, setting: Setting) -> list[str]:
         _check_second_order(problem, setting)
     with explaining(setting.risk_estimator, setting.path_estimator):
         derivatives, in_training = _derivatives(problem), _in_training_loss(problem)
-    in_risk_itself = in_training if setting.objective.risk_of == "train" else set()
     for name, found in derivatives.items():
         ways = set(found)
         in_risk = any(_seen_by_risk(way, setting) for way in ways)
-        in_risk = in_risk or name in in_risk_itself
         in_path = any(_seen_by_path(way, setting) for way in ways)
         if not (in_risk or in_path):
             flat = not ways and name in in_training
             raise GradientError(f"{_flat(name)}; {SMOOTH}" if flat else _message(name, ways, setting))
-        if ways == {"training loss"} and name not in in_risk_itself and not bool(found["training loss"].any()):
+        if ways == {"training loss"} and not bool(found["training loss"].any()):
             warn_user(f"{_flat(name)} on the first batch; where that stays so, it does not move; {SMOOTH}")
         wants_path = setting.objective.has_path and setting.zeta > 0
         if wants_path and not in_path:

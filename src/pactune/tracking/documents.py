@@ -9,6 +9,7 @@ from typing import Any
 __all__ = ["FLOAT", "float_of", "marked", "parse_json", "unmarked"]
 
 FLOAT = "$float"
+DEEPEST = 100  # levels of a document; those that pactune writes have some twenty
 NOT_FINITE = ("inf", "-inf", "nan")
 
 
@@ -19,9 +20,11 @@ def parse_json(text: bytes | str) -> Any:
         ValueError: it is no JSON, has a key twice, a number without a value (NaN, 1e999), or is nested too deeply.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    _check_depth(found)
+    return found
 
 
 def marked(value: Any) -> Any:
@@ -54,6 +57,21 @@ def float_of(document: dict[str, Any]) -> float:
     if len(document) != 1 or found not in NOT_FINITE:
         raise ValueError(f"{FLOAT} must stand for one of {', '.join(NOT_FINITE)}, got {str(document)[:80]}")
     return float(found)
+
+
+def _check_depth(document: Any) -> None:
+    """Raise where a document is nested so deeply that code which walks through it may end in a RecursionError."""
+    level = [document]
+    for _ in range(DEEPEST):
+        level = [
+            part
+            for value in level
+            if isinstance(value, (dict, list))
+            for part in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ValueError("it is nested too deeply")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

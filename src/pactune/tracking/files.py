@@ -209,7 +209,8 @@ def check_name(name: object) -> str:
     safe = isinstance(name, str) and NAME.fullmatch(name) is not None and not name.startswith((".", " "))
     if not safe or len(str(name).encode()) > LONGEST:
         raise RunFolderError(
-            f"a stored name must be that of one file or folder in the run folder, got {str(name)[:80]!r}"
+            "a name in a run folder must be letters, digits, spaces and `= , . + - _ ( )`, not begin with a dot or a "
+            f"space, and have at most {LONGEST} bytes, got {str(name)[:80]!r}"
         )
     return str(name)
 
