@@ -18,7 +18,7 @@ LAYERS = [
     {"checks"},
     {"columns"},
     {"trees"},
-    {"streams", "swap"},
+    {"interrupts", "streams", "swap"},
     {"modules"},
     {"data"},
     {"row_identity"},

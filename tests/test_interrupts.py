@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine.interrupts import check_interrupt, deferred_interrupts, immediate_interrupts
+from pactune.interrupts import check_interrupt, deferred_interrupts, immediate_interrupts
 
 STEPS = 6
 
@@ -190,3 +190,29 @@ def test_a_plain_run_that_diverges_is_reported() -> None:
         result = run.fit(12, callbacks=[Mend()], progress=False)
     assert (result.status, result.pays, len(result.rows), len(result.plain_rows)) == ("completed", None, 12, 5)
     assert "plain training diverged in outer step 5" in result.verdict
+
+
+def test_ctrl_c_in_a_loop_of_ones_own_leaves_whole_rounds() -> None:
+    def rounds(run: pt.Tuner, count: int) -> list[float]:
+        values = []
+        for _ in range(count):
+            values.append(run.hypergradient().total)
+            run.outer.step()
+        return values
+
+    whole = rounds(tuner(), 3)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(10):
+        run, values = tuner(), list[float]()
+        run.lane  # noqa: B018
+        before = sys.gettrace()
+        sys.settrace(Press(int(torch.randint(500, 6_000, (), generator=generator))))
+        try:
+            while len(values) < 3:
+                try:
+                    values += rounds(run, 1)
+                except KeyboardInterrupt:
+                    sys.settrace(before)
+        finally:
+            sys.settrace(before)
+        assert values == whole

@@ -18,12 +18,10 @@ from pactune.engine import (
     Reading,
     Reported,
     Rounds,
-    check_interrupt,
     drive,
-    immediate_interrupts,
-    take_interrupt,
 )
 from pactune.errors import DivergenceError, RankError, SettingError, warn_user
+from pactune.interrupts import check_interrupt, immediate_interrupts, take_interrupt
 from pactune.ledger import LEDGER
 from pactune.objectives import RelativeZeta, ValidationRisk
 from pactune.provenance import DataMark, Provenance
@@ -117,8 +115,9 @@ class Fit:
         """Do the same, and leave it to the caller to run the rounds."""
         try:
             result, failure = yield from self._recorded_rounds()
-            for listener in self.settings.callbacks:
-                listener.on_fit_end(self.tuner, result)
+            with immediate_interrupts():
+                for listener in self.settings.callbacks:
+                    listener.on_fit_end(self.tuner, result)
         except BaseException as error:
             report_error(self.settings.callbacks, self.tuner, error)
             raise
@@ -152,6 +151,7 @@ class Fit:
                 self.settings.recorder.save(self._state, last=ended)
                 if stop:
                     return "completed", None
+            check_interrupt()
         except KeyboardInterrupt:
             self.tuner.team.hang_up()
             return "interrupted", None

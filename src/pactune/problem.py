@@ -15,6 +15,7 @@ from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError, warn_user
 from pactune.hooks import Hooks, holders
 from pactune.hyper import ExampleWeights, check_values
+from pactune.interrupts import check_interrupt
 from pactune.losses import Closure, Losses, Metrics, inputs_and_target
 from pactune.modules import Names, as_ordinary, evaluating, mode, uncompiled, warn_if_compiled
 from pactune.provenance import DataMark
@@ -376,6 +377,7 @@ class Problem:
     def _average(self, batches: Iterator[Batch], closure: Callable[..., Tensor]) -> Evaluation:
         rows, risk, sums = 0, 0.0, dict[str, float]()
         for batch in batches:
+            check_interrupt()
             risk += batch.rows * float(closure(self.model, self.hyper, batch))
             found = self._losses.metrics(self.model, batch)
             if rows and found.keys() != sums.keys():

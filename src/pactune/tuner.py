@@ -35,6 +35,7 @@ from pactune.fitting import Fit, FitSettings, Keep
 from pactune.hypergradient import Estimator, Truncated
 from pactune.hypergradient.entries import Setting, check_entries
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.interrupts import check_interrupt, deferred_interrupts
 from pactune.ledger import LEDGER
 from pactune.objectives import AutoZeta, Objective, PACBayes
 from pactune.parallel import ALONE, Parallel, Team, check_shards
@@ -153,6 +154,12 @@ class Tuner:
         """
         if self.online:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
+        with deferred_interrupts():
+            value = self._hypergradient()
+            check_interrupt()
+        return value
+
+    def _hypergradient(self) -> ObjectiveValue:
         plan = self.plan(self.zeta)
         LEDGER.begin(self.problem.tensors(), self.problem.marks)
         if (move := self.next_move()) is not None:
@@ -165,6 +172,7 @@ class Tuner:
             arrived = self.lane.after(outcome)
         (found,) = self.runner.read([Reading(self.problem, outcome, plan.zeta)])
         value = self.judge(found, plan.zeta)
+        check_interrupt()
         self.lane.follow(arrived)
         if outcome.notes and (message := self.risk_estimator.concern(outcome.notes, value.risk)):
             warn_user(message)

@@ -5,7 +5,6 @@ from pactune.engine.captured import Captured
 from pactune.engine.choice import as_engine
 from pactune.engine.drive import Rounds, drive
 from pactune.engine.eager import Eager
-from pactune.engine.interrupts import check_interrupt, immediate_interrupts, take_interrupt
 from pactune.engine.lane import Lane
 from pactune.engine.likeness import ChangeDetector
 from pactune.engine.paired import Drifts, PairedChains, Paths, run_pairs
@@ -38,13 +37,10 @@ __all__ = [
     "Traced",
     "World",
     "as_engine",
-    "check_interrupt",
     "combine",
     "consumes_randomness",
     "drive",
-    "immediate_interrupts",
     "run_chains",
     "run_pairs",
     "run_round",
-    "take_interrupt",
 ]

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from pactune.engine.base import Engine, Track, log
 from pactune.engine.chain import Carry
-from pactune.engine.interrupts import check_interrupt
 from pactune.engine.likeness import ChangeDetector
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
 from pactune.engine.stacked import JointPair
 from pactune.engine.traced import Program, as_flat, trace
 from pactune.hypergradient.records import Pair, Tick
+from pactune.interrupts import check_interrupt
 from pactune.trees import Params, norm, sub
 
 __all__ = ["Captured"]

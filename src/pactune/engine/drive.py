@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from pactune.engine.interrupts import check_interrupt, deferred_interrupts, take_interrupt
 from pactune.engine.plan import Job, Move, Question, Reading
 from pactune.engine.runner import Runner
+from pactune.interrupts import check_interrupt, deferred_interrupts, take_interrupt
 
 __all__ = ["Rounds", "drive"]
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from pactune.engine.base import Engine, Track
 from pactune.engine.chain import Chain, ChainEnd
 from pactune.engine.eager import Eager
-from pactune.engine.interrupts import check_interrupt
 from pactune.engine.plan import Job, Outcome, Plan
 from pactune.hypergradient.explain import explaining
 from pactune.hypergradient.records import Tick
+from pactune.interrupts import check_interrupt
 from pactune.streams import GLOBAL_STATE, forked_rng
 from pactune.trees import Params, clone, scale, zeros_like
 

@@ -17,6 +17,7 @@ from pactune.data import Batch, Source
 from pactune.data.source import map_tensors
 from pactune.hypergradient.records import InnerState, Pair, Tick
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.interrupts import check_interrupt
 from pactune.modules import evaluating
 from pactune.objectives.base import Measured, Objective, PathContext
 from pactune.problem import Evaluation, Problem
@@ -218,6 +219,7 @@ class StackedModels:
         rows, sums = 0, dict[str, Tensor]()
         with evaluating(first.model, first.device):
             for batches in zip(*parts, strict=True):
+                check_interrupt()
                 batch = batches[0] if shared else join(batches)
                 found = self._readings(batch, general=general)
                 rows += batch.rows

@@ -12,9 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pactune.engine.base import Engine, Track, log
 from pactune.engine.chain import Carry
-from pactune.engine.interrupts import check_interrupt
 from pactune.engine.likeness import ChangeDetector
 from pactune.engine.segment import Feed, Flat, Outside, Segment, Shape, flatten, refusal
+from pactune.interrupts import check_interrupt
 from pactune.trees import Params
 
 __all__ = ["Compiled", "Program", "Traced", "as_flat", "trace"]
