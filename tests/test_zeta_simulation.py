@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 import pactune as pt
-from pactune.fitting import Fit, FitSettings
+from pactune.fit_settings import FitSettings
+from pactune.fitting import Fit
 from pactune.objectives import RelativeZeta
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "zeta" / "simulate_runs.py"

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from pactune.parallel import Parallel
     from pactune.problem import Problem
     from pactune.provenance import Provenance
-    from pactune.result import Result
+    from pactune.result import ObjectiveValue, Result
     from pactune.sweeps.result import SweepResult
     from pactune.sweeps.run import sweep
-    from pactune.tuner import ObjectiveValue, Tuner
+    from pactune.tuner import Tuner
 
 _HOMES = {
     "pactune.bounds.certificate": ["Certificate", "certify"],
@@ -97,11 +97,11 @@ _HOMES = {
     "pactune.parallel": ["Parallel"],
     "pactune.problem": ["Problem"],
     "pactune.provenance": ["Provenance"],
-    "pactune.result": ["Result"],
+    "pactune.result": ["ObjectiveValue", "Result"],
     "pactune.grid": ["GridResult", "fit_grid"],
     "pactune.sweeps.result": ["SweepResult"],
     "pactune.sweeps.run": ["sweep"],
-    "pactune.tuner": ["ObjectiveValue", "Tuner"],
+    "pactune.tuner": ["Tuner"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from pactune.callbacks import Callback
 from pactune.data import Source
 from pactune.errors import RunFolderError, SettingError
-from pactune.fitting import Choice, Fit, FitSettings
+from pactune.fit_settings import Choice, FitSettings
+from pactune.fitting import Fit
 from pactune.objectives import AutoZeta, RelativeZeta
 from pactune.result import Result, Row
 from pactune.streams import Streams

@@ -4,88 +4,35 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pactune.callbacks import Callback, report_error
-from pactune.checks import NOT_NEGATIVE, Rule, check_choice, check_count, check_number, shown
-from pactune.data import Source, as_source
+from pactune.data import as_source
 from pactune.engine import (
-    Lane,
     Outcome,
     Plan,
-    Question,
     Reading,
     Reported,
     Rounds,
     drive,
 )
 from pactune.errors import DivergenceError, RankError, SettingError, warn_user
+from pactune.fit_settings import FitSettings
 from pactune.interrupts import check_interrupt, immediate_interrupts, take_interrupt
 from pactune.ledger import LEDGER
-from pactune.objectives import RelativeZeta, ValidationRisk
+from pactune.objectives import RelativeZeta
+from pactune.plain_run import Kept, PlainRun, evaluations
 from pactune.provenance import DataMark, Provenance
-from pactune.result import Result, Row, Status
+from pactune.result import ObjectiveValue, Result, Row, Status
 from pactune.tracking.fingerprint import describe_run
-from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone, norm, scale
-from pactune.verdict import Verdict, diverged_at, judge_run
+from pactune.verdict import judge_run
 
 if TYPE_CHECKING:
     from pactune.tuner import Tuner
 
-__all__ = ["Choice", "Fit", "FitSettings", "Keep"]
-
-Keep = Literal["last", "best-objective"]
-KEEP: tuple[Keep, ...] = ("last", "best-objective")
-PLAIN = ValidationRisk()
-
-
-class Choice(NamedTuple):
-    """An outer step of the tuned or of the plain run that is to be kept whatever its objective."""
-
-    run: Literal["tuned", "plain"]
-    step: int
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """The arguments of `Tuner.fit`, and what only the choice of ζ uses: `choice` with its `verdict`, and `evaluate`."""
-
-    outer_steps: int
-    test: Any = None
-    keep: Keep = "last"
-    tolerance: float = 0.0
-    callbacks: tuple[Callback, ...] = ()
-    plain_steps: int | None = None
-    on_divergence: str = "raise"
-    choice: Choice | None = None
-    verdict: Verdict | None = None
-    evaluate: bool = True
-    recorder: Recorder = field(default_factory=Recorder)
-
-    def __post_init__(self) -> None:
-        check_count("outer_steps", self.outer_steps)
-        if not isinstance(self.keep, str) or self.keep not in KEEP:
-            raise SettingError(f"`keep` must be one of {', '.join(map(repr, KEEP))}, got {shown(self.keep)}")
-        check_number("tolerance", self.tolerance, Rule("≥ 0 and finite", NOT_NEGATIVE.holds))
-        check_choice("on_divergence", self.on_divergence, ("raise", "return"))
-        check_count("plain_steps", self.plain_steps, 0, words="≥ 0, a whole number,", none="for the default")
-
-
-class Kept(NamedTuple):
-    """A finished outer step: θ, buffers and the λ it was trained with."""
-
-    step: int
-    params: Params
-    buffers: Params
-    hyper: Params
-
-    @classmethod
-    def of(cls, step: int, lane: Lane, hyper: Params) -> Kept:
-        """Return the first chain of a lane."""
-        assert lane.lead is not None
-        return cls(step, clone(lane.lead.params), clone(lane.lead.buffers), hyper)
+__all__ = ["Fit"]
 
 
 class Fit:
@@ -103,7 +50,7 @@ class Fit:
         if self.test is not None:
             tuner.problem.try_test(self.test)
         self.rows: list[Row] = []
-        self.plain = _PlainRun(tuner, settings, self.test)
+        self.plain = PlainRun(tuner, settings, self.test)
         self.kept: Kept | None = None
         self._warned = False
 
@@ -197,7 +144,7 @@ class Fit:
             outcome = yield tuner.lane.job(self.plan, problem.hyperparameters(), on_step)
             arrived, plan = tuner.lane.after(outcome), self._resolved(outcome)
             found: Reported = yield Reading(problem, outcome, plan.zeta)
-            value = tuner.judge(found, plan.zeta)
+            value = ObjectiveValue.of(found, plan.zeta)
             plain = yield from self.plain.step(arrived)
             tuner.publish(arrived)
             measured = (yield from evaluations(tuner, self.test)) if self.settings.evaluate else {}
@@ -358,67 +305,6 @@ class _Start(NamedTuple):
             tuner.outer.load_state_dict(self.outer)
 
 
-class _PlainStep(NamedTuple):
-    """An outer step of the plain run: where its chains are, and its row."""
-
-    lane: Lane
-    row: Row
-
-
-class _PlainRun:
-    """Plain training beside the tuned run: the same start, data and noise, λ fixed where it started.
-
-    It ends where it diverges, with a warning.
-    """
-
-    def __init__(self, tuner: Tuner, settings: FitSettings, test: Source | None) -> None:
-        default = 1 if tuner.restart else settings.outer_steps
-        self._steps = settings.plain_steps if settings.plain_steps is not None else default
-        self._tuner, self._settings, self._test = tuner, settings, test
-        self._lane = tuner.plain_lane
-        self._plan = _without_path(tuner.plan(0.0))
-        self.rows: list[Row] = []
-        self.kept: Kept | None = None
-
-    def step(self, tuned: Lane) -> Rounds[_PlainStep | None]:
-        """Make one more outer step, unless there were enough; the first round of an offline run is shared."""
-        tuner, problem, start = self._tuner, self._tuner.problem, self._tuner.start_hyper
-        if len(self.rows) >= self._steps or diverged_at(self.rows) is not None:
-            return None
-        if tuned.rounds == 1 and not tuner.online:
-            lane = replace(self._lane, states=tuned.states, lead=tuned.lead, rounds=tuned.rounds)
-        else:
-            lane = self._lane.after((yield self._lane.job(self._plan, start)))
-        present = clone(problem.hyperparameters())
-        problem.load_hyper(start)
-        row: Row = {"outer_step": lane.rounds}
-        try:
-            tuner.publish(lane)
-            measured = (yield from evaluations(tuner, self._test)) if self._settings.evaluate else {}
-            row |= tuner.team.numbers_from_leader(measured)
-            with immediate_interrupts():
-                for listener in self._settings.callbacks:
-                    listener.on_plain_step(tuner, row)
-        finally:
-            problem.load_hyper(present)
-        return _PlainStep(lane, row)
-
-    def take(self, step: _PlainStep | None) -> None:
-        """Go where an outer step has led."""
-        if step is None:
-            return
-        self._lane.follow(step.lane)
-        self.rows.append(step.row)
-        if diverged_at(self.rows) is not None:
-            warn_user(
-                f"plain training, with λ fixed where it started, diverged in outer step {self._lane.rounds}; "
-                "there is nothing to compare the tuned run with"
-            )
-        choice = self._settings.choice
-        if choice is None or self._lane.rounds <= choice.step:
-            self.kept = Kept.of(self._lane.rounds, self._lane, self._tuner.start_hyper)
-
-
 def _as_dict(kept: Kept | None) -> dict[str, Any] | None:
     return None if kept is None else kept._asdict()
 
@@ -432,15 +318,3 @@ def _ending(result: Result, failure: DivergenceError | None) -> Row:
     ending: Row = {"status": result.status, "outer_steps_done": len(result.rows), "zeta": result.zeta}
     ending |= {"kept_run": result.kept_run, "kept_step": result.kept_step, "verdict": result.verdict}
     return ending if failure is None else {**ending, "error": str(failure)}
-
-
-def _without_path(plan: Plan) -> Plan:
-    return replace(plan, trajectory=replace(plan.trajectory, objective=PLAIN), derivatives=False)
-
-
-def evaluations(tuner: Tuner, test: Source | None) -> Rounds[Row]:
-    """Ask for the evaluation of the user's model on every data set, in `eval()` mode, and for ‖θ‖."""
-    problem = tuner.problem
-    sources = {"train": problem.train, "valid": problem.valid, **({} if test is None else {"test": test})}
-    columns: Row = yield Question(problem, sources)
-    return columns

@@ -14,8 +14,10 @@ from pactune.columns import check_key
 from pactune.data import as_source
 from pactune.engine import Engine, Runner, as_engine, drive
 from pactune.errors import SettingError
-from pactune.fitting import Fit, FitSettings, Keep
+from pactune.fit_settings import FitSettings, Keep
+from pactune.fitting import Fit
 from pactune.objectives import AutoZeta
+from pactune.recording import recorded_in
 from pactune.result import Result, Row
 from pactune.tracking.files import folder_inside
 from pactune.tracking.place import as_folder
@@ -141,7 +143,7 @@ def fit_grid(
             )
             folder = None if root is None else folder_inside(root, cell_name(cell))
             tuner.runner = runner
-            settings = tuner.recorded(settings, folder, resume=resume, pace=pace)
+            settings = recorded_in(folder, tuner, settings, resume=resume, pace=pace)
             fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
         start_together([fit.settings.recorder for fit in fits if isinstance(fit.settings.recorder, FolderRecorder)])
         results = drive([fit.rounds() for fit in fits], runner)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pactune.data import Batch, Source, as_source, in_type
 from pactune.errors import DataError, SettingError, warn_user
+from pactune.evaluation import Evaluation, average
 from pactune.hooks import Hooks, holders
 from pactune.hyper import ExampleWeights, check_values
-from pactune.interrupts import check_interrupt
 from pactune.losses import Closure, Losses, Metrics, inputs_and_target
 from pactune.modules import Names, as_ordinary, evaluating, mode, uncompiled, warn_if_compiled
 from pactune.provenance import DataMark
@@ -29,17 +29,6 @@ __all__ = ["Evaluation", "Problem"]
 T = TypeVar("T")
 
 MOST_BLOCKS = 256  # calls of a loss that only knows means, when single rows are judged
-
-
-class Evaluation(NamedTuple):
-    """The risk of a data set in `eval()` mode, and whatever metrics the problem knows (accuracy)."""
-
-    risk: float
-    metrics: dict[str, float]
-
-    def columns(self, prefix: str) -> dict[str, float]:
-        """Return the values as columns of a history, `valid_risk` and so on."""
-        return {f"{prefix}_risk": self.risk, **{f"{prefix}_{name}": value for name, value in self.metrics.items()}}
 
 
 class Problem:
@@ -333,7 +322,11 @@ class Problem:
         """
         closure = self._losses.train if self.is_general(source) else self._losses.valid
         with evaluating(self.model, self.device):
-            return self._average(source.evaluation(), closure)
+            return average(
+                source.evaluation(),
+                lambda batch: closure(self.model, self.hyper, batch),
+                lambda batch: self._losses.metrics(self.model, batch),
+            )
 
     def readings(self, params: Params, hyper: Params, buffers: Params, batch: Batch, *, general: bool) -> Params:
         """Return what `evaluate` averages, for one batch at given tensors; `general` asks for the training loss.
@@ -373,21 +366,6 @@ class Problem:
         A model in training mode is left alone, since parts of it may be in `eval()` on purpose.
         """
         return nullcontext() if self.model.training else mode(self.model, training=True)
-
-    def _average(self, batches: Iterator[Batch], closure: Callable[..., Tensor]) -> Evaluation:
-        rows, risk, sums = 0, 0.0, dict[str, float]()
-        for batch in batches:
-            check_interrupt()
-            risk += batch.rows * float(closure(self.model, self.hyper, batch))
-            found = self._losses.metrics(self.model, batch)
-            if rows and found.keys() != sums.keys():
-                raise SettingError(
-                    f"`metrics` must return the same names for every batch, got {sorted(found)} after {sorted(sums)}"
-                )
-            rows += batch.rows
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
-        return Evaluation(risk / rows, {name: value / rows for name, value in sums.items()})
 
     # Inner workings
 

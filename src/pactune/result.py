@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import nn
 
+from pactune.engine import Reported
+from pactune.errors import DivergenceError
 from pactune.provenance import Provenance
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Result", "Status"]
+__all__ = ["ObjectiveValue", "Result", "Status"]
 
 Status = Literal["completed", "converged", "interrupted", "diverged"]
 Row = dict[str, Any]
+
+
+class ObjectiveValue(NamedTuple):
+    """J(λ) and its parts: total = risk + ζ · regularizer."""
+
+    risk: float
+    regularizer: float
+    total: float
+
+    @classmethod
+    def of(cls, found: Reported, zeta: float) -> ObjectiveValue:
+        """Return J with its parts.
+
+        Raises:
+            DivergenceError: one of them, or the gradient, is not finite.
+        """
+        value = cls(found.risk, found.regularizer, found.risk + zeta * found.regularizer)
+        if not (math.isfinite(value.total) and math.isfinite(found.length)):
+            raise DivergenceError(
+                f"the objective or its gradient is not finite (risk {value.risk:.4g}, "
+                f"regularizer {value.regularizer:.4g}, gradient norm {found.length:.4g}); "
+                "look for NaN in the data, or lower the inner or the outer learning rate"
+            )
+        return value
 
 
 @dataclass(frozen=True)

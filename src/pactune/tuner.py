@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from pactune.auto import fit_auto, runs_of
 from pactune.callbacks import Callback, as_callbacks, progress_for
-from pactune.checks import check_flag
-from pactune.data import as_source
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engine import (
     ChangeDetector,
@@ -24,40 +21,29 @@ from pactune.engine import (
     Move,
     Plan,
     Reading,
-    Reported,
     Runner,
     World,
     as_engine,
     consumes_randomness,
 )
-from pactune.errors import DivergenceError, SettingError, warn_user
-from pactune.fitting import Fit, FitSettings, Keep
+from pactune.errors import SettingError, warn_user
+from pactune.fit_settings import FitSettings, Keep
+from pactune.fitting import Fit
 from pactune.hypergradient import Estimator, Truncated
 from pactune.hypergradient.entries import Setting, check_entries
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.interrupts import check_interrupt, deferred_interrupts
 from pactune.ledger import LEDGER
 from pactune.objectives import AutoZeta, Objective, PACBayes
-from pactune.parallel import ALONE, Parallel, Team, check_shards
+from pactune.parallel import Parallel, as_team, check_shards
 from pactune.problem import Problem
-from pactune.result import Result
+from pactune.recording import recorded_in
+from pactune.result import ObjectiveValue, Result
 from pactune.settings import check_settings
 from pactune.streams import Streams
-from pactune.tracking.fingerprint import describe_run, parts_of
-from pactune.tracking.place import as_folder
-from pactune.tracking.recorder import FolderRecorder, Pace, Recorder
-from pactune.tracking.shared import SharedRecorder
 from pactune.trees import Params, clone
 
-__all__ = ["ObjectiveValue", "Tuner"]
-
-
-class ObjectiveValue(NamedTuple):
-    """J(λ) and its parts: total = risk + ζ · regularizer."""
-
-    risk: float
-    regularizer: float
-    total: float
+__all__ = ["Tuner"]
 
 
 class Tuner:
@@ -132,7 +118,7 @@ class Tuner:
         self.path_stride = path_stride
         check_settings(self)
         self.runner = Runner(as_engine(engine, problem))
-        self.team = _team(parallel, chains, problem.device)
+        self.team = as_team(parallel, chains, problem.device)
         self.start_hyper = clone(problem.hyperparameters())
         self.start_seen = LEDGER.seen(problem.hyper.parameters())
         self._pending = False
@@ -171,7 +157,7 @@ class Tuner:
             (outcome,) = self.runner.run([self.lane.job(plan, self.problem.hyperparameters())])
             arrived = self.lane.after(outcome)
         (found,) = self.runner.read([Reading(self.problem, outcome, plan.zeta)])
-        value = self.judge(found, plan.zeta)
+        value = ObjectiveValue.of(found, plan.zeta)
         check_interrupt()
         self.lane.follow(arrived)
         if outcome.notes and (message := self.risk_estimator.concern(outcome.notes, value.risk)):
@@ -232,30 +218,10 @@ class Tuner:
         runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
         progress = progress if self.team.leader else False
         with self.team.session(), progress_for(progress, total=outer_steps * runs) as shown:
-            settings = self.recorded(settings, run_dir, resume=resume)
+            settings = recorded_in(run_dir, self, settings, resume=resume)
             if isinstance(rule, AutoZeta):
                 return fit_auto(self, settings, rule, shown)
             return Fit(self, replace(settings, callbacks=(*settings.callbacks, shown)), self.zeta).run()
-
-    def recorded(
-        self, settings: FitSettings, run_dir: str | Path | None, *, resume: bool, pace: Pace | None = None
-    ) -> FitSettings:
-        """Return the settings of a fit that is recorded in `run_dir`; runs of a grid share a pace of checkpoints."""
-        check_flag("resume", resume)
-        if run_dir is None:
-            if resume:
-                raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
-            return settings
-        place = as_folder("run_dir", run_dir, none=True)
-        test = None if settings.test is None else as_source(settings.test, role="test", device=self.problem.device)
-        if self.team.leader:
-            described = describe_run(self, settings, test)
-            parts = partial(parts_of, self)
-            folder: Recorder = FolderRecorder(place, resume=resume, settings=described, parts=parts, pace=pace)
-            recorder = folder if self.team.ranks == 1 else SharedRecorder(folder, self.team)
-        else:
-            recorder = SharedRecorder(Recorder(), self.team)
-        return replace(settings, recorder=recorder)
 
     def on(self, problem: Problem) -> Tuner:
         """Return a tuner with the same settings on another problem with the same modules, at its start."""
@@ -358,22 +324,6 @@ class Tuner:
         place = lane.lead or lane
         self.problem.load(place.params, place.buffers)
 
-    @staticmethod
-    def judge(found: Reported, zeta: float) -> ObjectiveValue:
-        """Return J with its parts.
-
-        Raises:
-            DivergenceError: one of them, or the gradient, is not finite.
-        """
-        value = ObjectiveValue(found.risk, found.regularizer, found.risk + zeta * found.regularizer)
-        if not (math.isfinite(value.total) and math.isfinite(found.length)):
-            raise DivergenceError(
-                f"the objective or its gradient is not finite (risk {value.risk:.4g}, "
-                f"regularizer {value.regularizer:.4g}, gradient norm {found.length:.4g}); "
-                "look for NaN in the data, or lower the inner or the outer learning rate"
-            )
-        return value
-
     def fill_gradients(self, gradient: Params) -> None:
         """Write a λ-gradient into `.grad`."""
         parameters = self.problem.hyper_leaves()
@@ -441,11 +391,3 @@ class Tuner:
         self.fill_gradients(state["pending"] or {})
         if state["stateful"]:
             self.runner.engine.mark_stateful(self.problem)
-
-
-def _team(parallel: Parallel | None, chains: int, device: torch.device) -> Team:
-    if parallel is None:
-        return ALONE
-    if not isinstance(parallel, Parallel):
-        raise SettingError(f"`parallel` must be Parallel(...) or None, got {parallel!r}")
-    return parallel.team(chains, device)

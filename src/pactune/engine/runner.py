@@ -13,8 +13,8 @@ from pactune.engine.rounds import combine, run_chains, run_round
 from pactune.engine.stack import Stack, stack_refusal
 from pactune.engine.stacked import StackedModels
 from pactune.engine.together import move_all, norms, read_all, read_one
+from pactune.evaluation import Evaluation
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.problem import Evaluation
 from pactune.trees import norm
 
 __all__ = ["Runner"]

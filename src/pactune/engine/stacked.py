@@ -15,12 +15,13 @@ from torch import Tensor
 
 from pactune.data import Batch, Source
 from pactune.data.source import map_tensors
+from pactune.evaluation import Evaluation
 from pactune.hypergradient.records import InnerState, Pair, Tick
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.interrupts import check_interrupt
 from pactune.modules import evaluating
 from pactune.objectives.base import Measured, Objective, PathContext
-from pactune.problem import Evaluation, Problem
+from pactune.problem import Problem
 from pactune.streams import Streams
 from pactune.trees import Params, leaves, split
 

@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from pactune.checks import POSITIVE, Rule, check_count, check_number
 from pactune.errors import SettingError
-from pactune.parallel.team import Team
+from pactune.parallel.team import ALONE, Team
 
-__all__ = ["Parallel"]
+__all__ = ["Parallel", "as_team"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,16 @@ def _place() -> tuple[int, int]:
             "group; call torch.distributed.init_process_group() before the tuner is made"
         )
     return 0, 1
+
+
+def as_team(parallel: Parallel | None, chains: int, device: torch.device) -> Team:
+    """Return the ranks of a run; None runs by itself.
+
+    Raises:
+        SettingError: `parallel` is something else.
+    """
+    if parallel is None:
+        return ALONE
+    if not isinstance(parallel, Parallel):
+        raise SettingError(f"`parallel` must be Parallel(...) or None, got {parallel!r}")
+    return parallel.team(chains, device)

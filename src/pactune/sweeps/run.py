@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.errors import RunFolderError, SettingError
-from pactune.fitting import Keep
+from pactune.fit_settings import Keep
 from pactune.sweeps.board import CellState
 from pactune.sweeps.cluster import connected, load_ray
 from pactune.sweeps.grid import cells_of, lists_of

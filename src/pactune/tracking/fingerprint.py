@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from pactune.data import Source
-    from pactune.fitting import FitSettings
+    from pactune.fit_settings import FitSettings
     from pactune.trees import Params
     from pactune.tuner import Tuner
 
