@@ -8,7 +8,7 @@ from functools import cache
 
 from claims.text import ROOT, n, read
 from pactune.experiments.intervals import bootstrap_interval
-from pactune.experiments.records import Record, StudyRecord, read_studies
+from pactune.experiments.records import RunRecord, StudyRecord, read_studies
 from pactune.experiments.rules import Comparison, Summary, compare, least_norm_row, summarise
 
 __all__ = ["ALLOWED", "claims"]
@@ -247,7 +247,7 @@ def _correlation() -> list[str]:
     ]
 
 
-def _spearman(runs: list[Record], errors: list[float]) -> float:
+def _spearman(runs: list[RunRecord], errors: list[float]) -> float:
     totals = [sum(value**2 for value in run.column("regularizer")) for run in runs]
     ranks = [{value: place for place, value in enumerate(sorted(values))} for values in (totals, errors)]
     pairs = [(ranks[0][total], ranks[1][error]) for total, error in zip(totals, errors, strict=True)]
@@ -282,9 +282,9 @@ def _restart_and_truncation() -> list[str]:
     ]
 
 
-def _at(name: str, zeta: float) -> list[Record]:
+def _at(name: str, zeta: float) -> list[RunRecord]:
     return _studies()[name].where(zeta=zeta)
 
 
-def _key(run: Record) -> tuple[int, int]:
+def _key(run: RunRecord) -> tuple[int, int]:
     return run.cell["draw"], run.cell["init"]

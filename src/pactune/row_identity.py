@@ -20,7 +20,7 @@ from torch import Tensor
 from pactune.data import Batch
 from pactune.errors import DataError
 
-__all__ = ["RowSketch", "Rows"]
+__all__ = ["RowSet", "RowSketch"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 DIRECTIONS = 8  # coordinates that are kept of a row; rows of fewer columns keep all of them
@@ -34,7 +34,7 @@ FARTHEST = MARGIN * COARSEST  # a relative distance beyond which neighbours do n
 TARGETS = {"y", "label", "labels", "target", "targets"}
 
 
-class Rows(NamedTuple):
+class RowSet(NamedTuple):
     """Projected rows.
 
     Attributes:
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
     points: Array
     lengths: Array
 
-    def distances(self, others: Rows, *, count: int, within: float) -> Array:
+    def distances(self, others: RowSet, *, count: int, within: float) -> Array:
         """Return the relative distances of other rows to the nearest rows here; inf beyond `within`.
 
         Shape (others, count).
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
     def spacing(self) -> Spacing:
         """Return how near different rows of the sample are, from some of its rows."""
         chosen = np.unique(np.linspace(0, len(self.points) - 1, SPACING_ROWS).astype(int))
-        some = Rows(self.points[chosen], self.lengths[chosen])
+        some = RowSet(self.points[chosen], self.lengths[chosen])
         near = self.distances(some, count=5, within=FARTHEST)
         return Spacing.of(np.where(near > ROUNDING, near, np.inf).min(1))
 
@@ -108,7 +108,7 @@ class RowSketch(NamedTuple):
     """
 
     scale: Tensor
-    rows: Rows
+    rows: RowSet
 
     @classmethod
     def of(cls, batches: Iterable[Batch]) -> RowSketch:
@@ -197,7 +197,7 @@ def _spread(rows: Tensor) -> Tensor:
     return torch.where(varies, spread, torch.maximum(rows.abs().amax(0), typical))
 
 
-def _project(scale: Tensor, parts: Iterable[Tensor]) -> Rows:
+def _project(scale: Tensor, parts: Iterable[Tensor]) -> RowSet:
     """Return the rows in a few coordinates; a distance there is the true one, up to chance."""
     directions, reach = _directions(len(scale))
     found = []
@@ -207,7 +207,7 @@ def _project(scale: Tensor, parts: Iterable[Tensor]) -> Rows:
         points = scaled if directions is None else scaled @ directions.to(part.device)
         found.append(torch.cat([points, reach * scaled.norm(dim=1, keepdim=True)], 1).cpu())
     together = torch.cat(found).numpy()
-    return Rows(np.ascontiguousarray(together[:, :-1]), together[:, -1].copy())
+    return RowSet(np.ascontiguousarray(together[:, :-1]), together[:, -1].copy())
 
 
 def _directions(columns: int) -> tuple[Tensor | None, float]:

@@ -12,11 +12,11 @@ from pactune.experiments.data import load_images
 from pactune.experiments.records import export_study, read_studies
 from pactune.experiments.rules import compare, least_norm_row, oracle_row, summarise
 from pactune.experiments.studies import Scale, run_study
-from pactune.experiments.weight_decay import Setting
+from pactune.experiments.weight_decay import StudySetting
 from pactune.grid import cell_name
 from pactune.tracking import read_journal
 
-TINY = Setting(data="digits", inner_steps=2, lr=1e-2)
+TINY = StudySetting(data="digits", inner_steps=2, lr=1e-2)
 SCALE = Scale(outer_steps=3, draws=(0, 1), inits=1)
 
 
@@ -37,18 +37,18 @@ def numbers(study):
 
 
 def test_the_papers_amounts():
-    table = studies.table(Setting(), Scale(draws=tuple(range(12)), inits=1), online=True)
+    table = studies.table(StudySetting(), Scale(draws=tuple(range(12)), inits=1), online=True)
     assert [(g.setting.online, len(g.cells), g.plain) for g in table.groups] == [
         (False, 12, True),
         (False, 12, False),
         (True, 12, False),
     ]
     assert [g.cells[0]["zeta"] for g in table.groups] == [0.0, 1.0e-6, 3.75e-9]
-    paths = [group.setting.path for group in studies.truncation(Setting(), Scale()).groups]
+    paths = [group.setting.path for group in studies.truncation(StudySetting(), Scale()).groups]
     assert paths == ["truncated-0", "truncated-1", "windowed-10", "windowed-100", "windowed-1000"]
-    assert len(studies.restart(Setting(), Scale()).groups) == 6
+    assert len(studies.restart(StudySetting(), Scale()).groups) == 6
     assert table.name == "table-linear-mnist"
-    online = studies.curves(Setting(online=True, protocol="paper"), Scale(draws=(3,)), [])
+    online = studies.curves(StudySetting(online=True, protocol="paper"), Scale(draws=(3,)), [])
     assert online.name == "weight-decay-linear-mnist-online-paper-protocol-draw3"
 
 

@@ -8,9 +8,9 @@ import torch
 import pactune as pt
 from pactune.errors import SettingError
 from pactune.experiments.data import load_images
-from pactune.experiments.weight_decay import PAPER, Setting, builder, evaluation_set, paper_zeta
+from pactune.experiments.weight_decay import PAPER, StudySetting, builder, evaluation_set, paper_zeta
 
-SMALL = Setting(data="digits", inner_steps=3, lr=1e-2)
+SMALL = StudySetting(data="digits", inner_steps=3, lr=1e-2)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def images():
 
 
 def test_defaults_are_the_papers(images):
-    tuner = builder(Setting(data="digits"), images, "cpu")(zeta=1e-6, draw=0, init=0)
+    tuner = builder(StudySetting(data="digits"), images, "cpu")(zeta=1e-6, draw=0, init=0)
     group = tuner.outer.param_groups[0]
     assert (tuner.inner, tuner.inner_steps) == (pt.Adam(lr=1e-4), 1000)
     assert (group["lr"], group["alpha"], group["eps"], group["momentum"]) == (1e-2, 0.99, 1e-8, 0)
@@ -40,11 +40,11 @@ def test_zeta_is_the_printed_one_in_the_scale_of_eq_5(pair):
 
 
 def test_names_hold_what_differs_from_the_paper():
-    assert Setting().name == "model=linear,data=mnist"
-    other = Setting(model="resnet18", data="cifar10", online=True, path="windowed-10", inner_steps=5)
+    assert StudySetting().name == "model=linear,data=mnist"
+    other = StudySetting(model="resnet18", data="cifar10", online=True, path="windowed-10", inner_steps=5)
     assert other.name == "model=resnet18,data=cifar10,online=True,path=windowed-10,inner_steps=5"
     with pytest.raises(SettingError, match="truncated-K or windowed-W, got 'full'"):
-        Setting(path="full").estimator()
+        StudySetting(path="full").estimator()
 
 
 def test_cells_differ_in_images_and_starts(images):
@@ -88,7 +88,7 @@ def test_residual_network_runs_in_both_protocols(images):
     """One inner step; the protocols train alike and evaluate differently."""
     rows = {}
     for protocol in ("eval", "paper"):
-        setting = Setting(model="resnet18", data="digits", inner_steps=1, rows=6, protocol=protocol)
+        setting = StudySetting(model="resnet18", data="digits", inner_steps=1, rows=6, protocol=protocol)
         test = tuple(part[:60] for part in evaluation_set(setting, images, "cpu"))
         result = builder(setting, images, "cpu")(zeta=1e-6, draw=0, init=0).fit(1, test=test, plain_steps=0)
         rows[protocol] = result.rows[0]

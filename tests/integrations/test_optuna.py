@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 import pactune as pt
 from pactune.integrations.extras import MissingPackageError, needed
 from pactune.integrations.optuna import CoherenceObjective, best_trial, report, score
-from pactune.integrations.reading import Reading
+from pactune.integrations.reading import RiskReading
 
 X, Y = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
 TRAIN, VALID = (X[:8], Y[:8]), (X[8:], Y[8:])
@@ -139,7 +139,7 @@ class TestWithOptuna:
 
     def test_report_in_a_loop_of_your_own(self) -> None:
         trial = Always(prune_at=1)
-        readings = [Reading(*found) for found in loop(trial, 0.1)]
+        readings = [RiskReading(*found) for found in loop(trial, 0.1)]
         first = report(trial, readings[0], zeta=0.1, step=0)
         assert trial.reported == {0: first.objective}
         with pytest.raises(self.optuna.TrialPruned, match="at step 1"):

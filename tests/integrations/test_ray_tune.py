@@ -12,19 +12,19 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.integrations.ray_tune import report
-from pactune.integrations.reading import Reading
+from pactune.integrations.reading import RiskReading
 
 # Plain ray is there with the dev extra, and raises an ImportError where the rest of ray[tune] is missing.
 pytest.importorskip("ray.tune", reason="ray[tune] is not installed", exc_type=ImportError)
 
 
-def reading(lr: float) -> Reading:
+def reading(lr: float) -> RiskReading:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(16, 4, generator=generator), torch.arange(16) % 3
     model = nn.Linear(4, 3)
     monitor = pt.CoherenceMonitor(model, F.cross_entropy)
     monitor.step((x[:8], y[:8]), (x[8:], y[8:]))
-    return Reading(monitor, 0.5, lr)
+    return RiskReading(monitor, 0.5, lr)
 
 
 def test_report_hands_over_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:

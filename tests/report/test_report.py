@@ -16,7 +16,7 @@ from pactune.experiments.cells import Execution
 from pactune.experiments.data import load_images
 from pactune.experiments.records import read_studies
 from pactune.experiments.studies import Scale, run_study
-from pactune.experiments.weight_decay import PAPER, Setting
+from pactune.experiments.weight_decay import PAPER, StudySetting
 from pactune.report.folder import write_report
 from pactune.report.methods import markdown, methods_table
 from pactune.report.page import Figure, Line, Section, write_page
@@ -27,7 +27,7 @@ _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_na
 browser = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(browser)
 
-TINY = Setting(data="digits", inner_steps=3, lr=1e-2)
+TINY = StudySetting(data="digits", inner_steps=3, lr=1e-2)
 SCALE = Scale(outer_steps=4, inits=2)
 
 

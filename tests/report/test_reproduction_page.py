@@ -9,7 +9,7 @@ from pactune.experiments import studies
 from pactune.experiments.cells import Execution
 from pactune.experiments.data import load_images
 from pactune.experiments.records import read_studies
-from pactune.experiments.weight_decay import Setting
+from pactune.experiments.weight_decay import StudySetting
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def test_page_is_what_the_results_say(made):
 
 
 def test_tables_come_from_studies(made, tmp_path):
-    setting, scale = Setting(data="digits", inner_steps=2), studies.Scale(outer_steps=2, inits=1)
+    setting, scale = StudySetting(data="digits", inner_steps=2), studies.Scale(outer_steps=2, inits=1)
     for study in (studies.table(setting, scale), studies.zeta_grid("scan", setting, scale, [0.0, 1e-6])):
         studies.run_study(study, tmp_path, load_images, Execution(progress=False))
     found = made.tables(read_studies(tmp_path))

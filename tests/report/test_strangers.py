@@ -33,10 +33,10 @@ def stored(folder: Path, document: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "a/b", "", ".x", "x\0", 3, None, ["x"], "x" * 400])
 def test_a_name_is_no_path(name: Any, document: dict[str, Any], tmp_path: Path) -> None:
     home = stored(tmp_path / "home", {**document, "name": name})
-    with pytest.raises(pt.DataError, match="holds no study that pactune wrote: a stored name must be"):
+    with pytest.raises(pt.DataError, match="holds no study that pactune wrote: a name in a run folder must be"):
         read_studies(home)
     (study,) = read_studies(stored(tmp_path / "home", document))
-    with pytest.raises(pt.RunFolderError, match="a stored name must be"):
+    with pytest.raises(pt.RunFolderError, match="a name in a run folder must be"):
         export_study(study._replace(name=name), tmp_path / "out" / "deep")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
 
@@ -51,7 +51,7 @@ def test_the_command_exports_into_its_folder_only(
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 1
-    assert "a stored name must be" in capsys.readouterr().err
+    assert "a name in a run folder must be" in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()
 
 

@@ -7,7 +7,7 @@ from pactune.selection import ForwardSelector
 from pactune.selection.calibration import ShuffleCalibration, calibrated_beta, false_selection_rates, theory_zeta
 from pactune.selection.forward import forward_path
 from pactune.selection.moments import LangevinPath
-from pactune.selection.pac_bayes import PACBayes
+from pactune.selection.pac_bayes import PathScore
 from pactune.selection.rows import standardize
 
 
@@ -33,7 +33,7 @@ def test_rate_is_that_of_fresh_noise():
     beta, draws = 1.0, 150
     settings = ShuffleCalibration(betas=(beta,), shuffles=draws)
     shuffled = false_selection_rates(noise_rows(0), LangevinPath(), np.random.default_rng(0), settings)[0]
-    criterion = PACBayes(zeta=theory_zeta(beta, 0.1), path=LangevinPath(inverse_temperature=50 * beta))
+    criterion = PathScore(zeta=theory_zeta(beta, 0.1), path=LangevinPath(inverse_temperature=50 * beta))
     paths = [forward_path(noise_rows(seed), criterion, max_features=1) for seed in range(1, draws + 1)]
     fresh = np.mean([path[1].objective < path[0].objective for path in paths])
     # Two rates near 0.4 from 150 draws each: their difference has a standard error of 0.057.

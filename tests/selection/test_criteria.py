@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pactune.selection.forward import best_size, forward_path
-from pactune.selection.least_squares import Akaike, ExtendedBayes, ValidationRisk
+from pactune.selection.least_squares import Akaike, ExtendedBayes, ValidationScore
 from pactune.selection.moments import LangevinPath
-from pactune.selection.pac_bayes import PACBayes
+from pactune.selection.pac_bayes import PathScore
 from pactune.selection.reference import iterated_moments
 from pactune.selection.rows import pool, second_moments, standardize
 
@@ -53,10 +53,10 @@ def obvious_pac_bayes(rows, subset):
 
 # One row per criterion: a new one joins by adding itself and its obvious computation.
 CRITERIA = [
-    (ValidationRisk(), obvious_validation),
+    (ValidationScore(), obvious_validation),
     (Akaike(), obvious_aic),
     (ExtendedBayes(), obvious_ebic),
-    (PACBayes(zeta=0.1, path=LangevinPath(inverse_temperature=3.0)), obvious_pac_bayes),
+    (PathScore(zeta=0.1, path=LangevinPath(inverse_temperature=3.0)), obvious_pac_bayes),
 ]
 NAMES = [type(criterion).__name__ for criterion, _ in CRITERIA]
 
@@ -98,12 +98,12 @@ def test_collinear_columns_are_not_added_by_least_squares():
     columns[:, 2] = columns[:, 0] - 2 * columns[:, 1]
     target = columns[:, :1] + rng.normal(size=(40, 1))
     rows = standardize(columns[:20], target[:20], columns[20:], target[20:])
-    assert len(forward_path(rows, ValidationRisk(), max_features=3)) == 3
+    assert len(forward_path(rows, ValidationScore(), max_features=3)) == 3
 
 
 def test_monte_carlo_path_repeats_with_its_seed(rows):
     def chosen(seed):
-        criterion = PACBayes(zeta=0.1, path=LangevinPath(inverse_temperature=3.0), chains=10, seed=seed)
+        criterion = PathScore(zeta=0.1, path=LangevinPath(inverse_temperature=3.0), chains=10, seed=seed)
         return forward_path(rows, criterion, max_features=4)
 
     assert chosen(1) == chosen(1)
@@ -111,7 +111,7 @@ def test_monte_carlo_path_repeats_with_its_seed(rows):
 
 
 def test_best_size_prefers_the_smaller_model_and_respects_the_minimum(rows):
-    path = forward_path(rows, ValidationRisk(), max_features=3)
+    path = forward_path(rows, ValidationScore(), max_features=3)
     flat = [step._replace(objective=1.0) for step in path]
     assert best_size(flat) == 0
     assert best_size(flat, min_features=2) == 2

@@ -19,7 +19,7 @@ from pactune.sweeps.folder import find_ending
 from pactune.sweeps.grid import Cell
 from pactune.sweeps.plan import CellFit
 from pactune.sweeps.result import CellResult, SweepResult
-from pactune.sweeps.worker import Failure, Job, run_cell
+from pactune.sweeps.worker import CellTask, Failure, run_cell
 from pactune.tracking import Journal, read_journal
 
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
@@ -55,7 +55,7 @@ def payload_fixture(monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 def run(root: Path, fit: CellFit, payload: bytes, seed: int = 0) -> CellState:
     state = CellState(Cell({"seed": seed}), root, fit)
-    state.close(run_cell(Job(state.cell.values, state.folder, fit, threads=1), payload))
+    state.close(run_cell(CellTask(state.cell.values, state.folder, fit, threads=1), payload))
     return state
 
 
@@ -104,7 +104,7 @@ def test_a_journal_with_a_damaged_row_is_healed(root: Path, payload: bytes) -> N
 
 
 def test_a_node_without_the_folder_says_so(tmp_path: Path, payload: bytes) -> None:
-    failure = run_cell(Job({"seed": 0}, tmp_path / "a" / "cells" / "seed=0", fit_for(1), 1), payload)
+    failure = run_cell(CellTask({"seed": 0}, tmp_path / "a" / "cells" / "seed=0", fit_for(1), 1), payload)
     assert failure is not None
     assert "must be on a file system that all nodes share" in failure.error
 
@@ -124,7 +124,7 @@ def test_a_folder_that_is_still_held_is_waited_for(root: Path, payload: bytes, m
     assert len(naps) == 1
     monkeypatch.setattr(worker, "PATIENCE_SECONDS", -1.0)
     with Journal(folder):
-        assert "in use by another run" in run_cell(Job({"seed": 0}, folder, fit_for(2), 1), payload).error
+        assert "in use by another run" in run_cell(CellTask({"seed": 0}, folder, fit_for(2), 1), payload).error
 
 
 @pytest.mark.parametrize(

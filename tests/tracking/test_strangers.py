@@ -189,9 +189,9 @@ def test_the_folder_that_is_named_may_be_a_link_and_no_folder_inside(make: Any, 
     "name", ["../x", "/x", "a/b", "..", ".", "", ".hidden", "a\0b", "a\\b", "c:x", "x" * 300, 3, None]
 )
 def test_names_that_are_no_names(name: Any, tmp_path: Path) -> None:
-    with pytest.raises(pt.RunFolderError, match="a stored name must be"):
+    with pytest.raises(pt.RunFolderError, match="a name in a run folder must be"):
         check_name(name)
-    with pytest.raises(pt.RunFolderError, match="a stored name must be"):
+    with pytest.raises(pt.RunFolderError, match="a name in a run folder must be"):
         folder_inside(tmp_path, name)
 
 

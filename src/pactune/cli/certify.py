@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pactune.cli.printing import OutputFormat, Printed
 from pactune.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
     from pactune.problem import Problem
 
 __all__ = ["app"]
-
-
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class Posterior(StrEnum):
@@ -54,7 +48,6 @@ Models = Annotated[int, typer.Option(min=1, help="Models to keep and certify tog
 Hidden = Annotated[int, typer.Option(min=0, help="Hidden units; 0 for a linear classifier.")]
 Seed = Annotated[int, typer.Option(help="Of the split of the digits, the start and the noise.")]
 About = Annotated[Loss, typer.Option("--loss", help="What is bounded.")]
-Printed = Annotated[Format, typer.Option("--format", help="How to print.")]
 
 
 @app.command("hold-out")
@@ -64,7 +57,7 @@ def hold_out(
     fresh: Annotated[bool, typer.Option("--fresh", help="State that nothing has seen or been chosen by it.")] = False,
     delta: Delta = 0.05,
     grid: GridSize = 1,
-    printed: Printed = Format.TABLE,
+    printed: Printed = OutputFormat.TABLE,
 ) -> None:
     """Certify from the number of errors on rows that nothing has seen."""
     from pactune.bounds import CountedHoldOut, Evidence, certify
@@ -88,7 +81,7 @@ def train_side(
     delta: Delta = 0.05,
     grid: GridSize = 1,
     about: About = Loss.ZERO_ONE,
-    printed: Printed = Format.TABLE,
+    printed: Printed = OutputFormat.TABLE,
 ) -> None:
     """Certify Langevin chains on the training sample; the prior is a chain on the validation sample."""
     from pactune.bounds import TrainSide, certify
@@ -126,7 +119,7 @@ def validation_side(
     delta: Delta = 0.05,
     grid: GridSize = 1,
     about: About = Loss.ZERO_ONE,
-    printed: Printed = Format.TABLE,
+    printed: Printed = OutputFormat.TABLE,
 ) -> None:
     """Tune a weight decay for every parameter on the validation sample, and certify on the same sample."""
     import torch
@@ -209,8 +202,8 @@ def _loss(about: Loss) -> Any:
     return ZeroOne() if about is Loss.ZERO_ONE else ClippedCrossEntropy()
 
 
-def _print(certificate: Certificate, printed: Format) -> None:
-    if printed is Format.JSON:
+def _print(certificate: Certificate, printed: OutputFormat) -> None:
+    if printed is OutputFormat.JSON:
         typer.echo(json.dumps(certificate.describe(), ensure_ascii=False, indent=2))
         return
     typer.echo(str(certificate))

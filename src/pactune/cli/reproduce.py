@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pactune.cli import weight_decay
+from pactune.cli.printing import OutputFormat, Printed
 
 __all__ = ["ITEMS", "Item", "app"]
-
-
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,6 @@ app = typer.Typer(help="Reproduce the paper's figures and tables.", no_args_is_h
 Output = Annotated[Path | None, typer.Option("--output", help="Run folder; runs/ITEM by default.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it works.")]
 Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Number of data seeds.")]
-Printed = Annotated[Format, typer.Option("--format", help="How to print the results.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -98,7 +90,7 @@ def _list_items(
 
 @app.command("freedman")
 def _freedman(
-    output: Output = None, quick: Quick = False, seeds: Seeds = None, printed: Printed = Format.TABLE
+    output: Output = None, quick: Quick = False, seeds: Seeds = None, printed: Printed = OutputFormat.TABLE
 ) -> None:
     """Reproduce Freedman's paradox with two true predictors."""
     _run_freedman("freedman", output, quick=quick, seeds=seeds, printed=printed)
@@ -106,7 +98,7 @@ def _freedman(
 
 @app.command("freedman-null")
 def _freedman_null(
-    output: Output = None, quick: Quick = False, seeds: Seeds = None, printed: Printed = Format.TABLE
+    output: Output = None, quick: Quick = False, seeds: Seeds = None, printed: Printed = OutputFormat.TABLE
 ) -> None:
     """Reproduce Freedman's paradox with no true predictor."""
     _run_freedman("freedman-null", output, quick=quick, seeds=seeds, printed=printed)
@@ -121,7 +113,7 @@ def _certificate(
     ] = None,
     device: Annotated[str, typer.Option(help="Where MNIST runs; cuda unless there is time.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the splits.")] = 0,
-    printed: Printed = Format.TABLE,
+    printed: Printed = OutputFormat.TABLE,
 ) -> None:
     """Certify error rates over grids declared beforehand."""
     from pactune.experiments import certificate_studies as studies
@@ -144,11 +136,11 @@ def _certificate(
     _print_certificates(found, printed)
 
 
-def _print_certificates(studies: dict[str, Any], printed: Format) -> None:
+def _print_certificates(studies: dict[str, Any], printed: OutputFormat) -> None:
     from pactune.experiments.certificate_studies import summarise
     from pactune.report.certificate import HEADER, table_rows
 
-    if printed is Format.JSON:
+    if printed is OutputFormat.JSON:
         typer.echo(json.dumps(summarise(studies), ensure_ascii=False, indent=1))
         return
     from rich.console import Console
@@ -164,7 +156,7 @@ for _command in weight_decay.COMMANDS:
     app.command(_command.name)(_command.function())
 
 
-def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | None, printed: Format) -> None:
+def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | None, printed: OutputFormat) -> None:
     from pactune.cli.progress import stderr_progress
     from pactune.experiments.freedman import FreedmanStudy, run_study
     from pactune.report.freedman import draw_figures, figure_data
@@ -182,8 +174,8 @@ def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | N
     _print_freedman(name, results, printed)
 
 
-def _print_freedman(name: str, results: dict[str, Any], printed: Format) -> None:
-    if printed is Format.JSON:
+def _print_freedman(name: str, results: dict[str, Any], printed: OutputFormat) -> None:
+    if printed is OutputFormat.JSON:
         kept = ("settings", "selection", "test_mse_below_validation", "rate", "correlation", "ablation")
         typer.echo(json.dumps({key: results[key] for key in kept}, indent=1))
         return

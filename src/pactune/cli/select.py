@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pactune.cli.printing import OutputFormat, Printed
 from pactune.errors import SettingError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["select"]
 
 
-class Criterion(StrEnum):
+class CriterionName(StrEnum):
     """What selection minimises."""
 
     PAC_BAYES = "pac-bayes"
@@ -37,17 +38,12 @@ class Task(StrEnum):
     CLASSIFICATION = "classification"
 
 
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 def select(
     table: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="CSV or Parquet file.")],
     target: Annotated[str, typer.Option("--target", help="Column to predict.")],
-    criterion: Annotated[Criterion, typer.Option("--criterion", help="What to minimise.")] = Criterion.PAC_BAYES,
+    criterion: Annotated[
+        CriterionName, typer.Option("--criterion", help="What to minimise.")
+    ] = CriterionName.PAC_BAYES,
     max_features: Annotated[int, typer.Option("--max-features", min=1, help="Longest path to look at.")] = 20,
     beta: Annotated[str, typer.Option("--beta", help="Inverse temperature per training row, or 'auto'.")] = "0.1",
     task: Annotated[Task, typer.Option("--task", help="Regression, or classes for the target.")] = Task.AUTO,
@@ -55,7 +51,7 @@ def select(
     validation_fraction: Annotated[float, typer.Option("--validation-fraction", help="Share of the rows.")] = 0.5,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the split into training and validation rows.")] = 0,
     output: Annotated[Path, typer.Option("--output", help="Folder for path.csv and path.png.")] = Path("runs/select"),
-    printed: Annotated[Format, typer.Option("--format", help="How to print the results.")] = Format.TABLE,
+    printed: Printed = OutputFormat.TABLE,
 ) -> None:
     """Choose the features of a table that predict a column, and stop where the risk on new rows stops falling."""
     settings: dict[str, Any] = {
@@ -73,7 +69,7 @@ def select(
     chosen = ForwardSelector(criterion=str(criterion), **settings).fit(features, values)
     plain = ForwardSelector(criterion="validation", **settings).fit(features, values)
     _write(output, chosen, plain)
-    if printed is Format.JSON:
+    if printed is OutputFormat.JSON:
         typer.echo(json.dumps(_as_json(chosen, plain), indent=1))
     else:
         _print_table(chosen, plain)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pactune.experiments.cells import Execution
     from pactune.experiments.data import DataName, Images
     from pactune.experiments.studies import Scale, Study
-    from pactune.experiments.weight_decay import Setting
+    from pactune.experiments.weight_decay import StudySetting
     from pactune.report.page import Section
 
 __all__ = ["COMMANDS"]
@@ -111,7 +111,7 @@ def _run(command: _Command, options: Options) -> None:
     _print(sections, options.printed)
 
 
-def _study(command: _Command, options: Options, setting: Setting, scale: Scale) -> Study:
+def _study(command: _Command, options: Options, setting: StudySetting, scale: Scale) -> Study:
     from pactune.experiments import studies
 
     own = options.zeta or ([studies.QUICK_ZETA] if options.quick else [])
@@ -128,12 +128,12 @@ def _study(command: _Command, options: Options, setting: Setting, scale: Scale) 
     return studies.zeta_grid(command.name, setting, scale, zetas)
 
 
-def _plan(command: _Command, options: Options, model: Any, data: DataName) -> tuple[Setting, Scale]:
+def _plan(command: _Command, options: Options, model: Any, data: DataName) -> tuple[StudySetting, Scale]:
     """Return the setting and the amount of a study."""
     from pactune.experiments.studies import QUICK, QUICK_SCALE, Scale
-    from pactune.experiments.weight_decay import Setting
+    from pactune.experiments.weight_decay import StudySetting
 
-    base, amount = (QUICK, QUICK_SCALE) if options.quick else (Setting(), Scale(inits=command.seeds))
+    base, amount = (QUICK, QUICK_SCALE) if options.quick else (StudySetting(), Scale(inits=command.seeds))
     own = command.draws if model == "linear" else command.residual_draws
     draws = options.draws or ("0-1" if options.quick and command.name == "table" else "0" if options.quick else own)
     scale = replace(

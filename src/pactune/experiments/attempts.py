@@ -26,7 +26,7 @@ from pactune.result import Result
 from pactune.streams import forked_rng
 from pactune.tuner import Tuner
 
-__all__ = ["Attempt", "Outcome", "Sample", "fit", "linear", "make_problem", "nothing", "rows", "run_attempt"]
+__all__ = ["Attempt", "AttemptOutcome", "Sample", "fit", "linear", "make_problem", "nothing", "rows", "run_attempt"]
 
 Sample = tuple[Tensor, Tensor]
 DIMENSIONS, ROWS, TRUTH_ROWS = 60, 60, 4000
@@ -52,7 +52,7 @@ class Attempt:
     truth: float | None = None
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     """What came of the repetitions of an attempt.
 
     Attributes:
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
     words: str
 
 
-def run_attempt(attempt: Attempt, repetitions: int, delta: float = 0.05) -> Outcome:
+def run_attempt(attempt: Attempt, repetitions: int, delta: float = 0.05) -> AttemptOutcome:
     """Ask for the certificate of every repetition, and compare it with the truth."""
     values: list[tuple[float, float]] = []
     words: list[str] = []
@@ -93,7 +93,7 @@ def run_attempt(attempt: Attempt, repetitions: int, delta: float = 0.05) -> Outc
                 continue
             values.append((value, _truth(claim, seed) if attempt.truth is None else attempt.truth))
     certificate, truth = (_mean([pair[part] for pair in values]) for part in (0, 1))
-    return Outcome(
+    return AttemptOutcome(
         item=attempt.item,
         name=attempt.name,
         right=attempt.right,

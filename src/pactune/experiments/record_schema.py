@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pactune.experiments.data import DataName
 from pactune.experiments.models import ModelName
-from pactune.experiments.weight_decay import Protocol, Setting, Start
+from pactune.experiments.weight_decay import Protocol, Start, StudySetting
 from pactune.tracking.files import check_name
 from pactune.tracking.schema import (
     Check,
@@ -61,7 +61,7 @@ _KNOWN = {"model": get_args(ModelName), "data": get_args(DataName), "start": get
 _KNOWN |= {"protocol": get_args(Protocol), "online": (True, False), "alone": (True, False)}
 _SETTING = record(
     {
-        **{f.name: {int: count, float: finite, str: text}.get(type(f.default), anything) for f in fields(Setting)},
+        **{f.name: {int: count, float: finite, str: text}.get(type(f.default), anything) for f in fields(StudySetting)},
         **{name: _one_of(*known) for name, known in _KNOWN.items()},
         "path": _path,
     }

@@ -16,7 +16,7 @@ from pactune.tracking.files import check_name, folder_inside, make_folder, read_
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 from pactune.tracking.schema import UnfitError, count
 
-__all__ = ["CELLS", "Record", "StudyRecord", "export_study", "read_studies"]
+__all__ = ["CELLS", "RunRecord", "StudyRecord", "export_study", "read_studies"]
 
 Row = dict[str, Any]
 CELLS = "cells"  # folder of all runs, which studies share
@@ -24,7 +24,7 @@ FORMAT = "pactune study 1"
 RUNNING = {"status": "running"}
 
 
-class Record(NamedTuple):
+class RunRecord(NamedTuple):
     """One run.
 
     Attributes:
@@ -70,12 +70,12 @@ class StudyRecord(NamedTuple):
     item: str
     name: str
     settings: Row
-    records: list[Record]
+    records: list[RunRecord]
     asked: int
     finished: int
     facts: Row
 
-    def where(self, **wanted: Any) -> list[Record]:
+    def where(self, **wanted: Any) -> list[RunRecord]:
         """Return the runs with these values in their setting or cell."""
         return [r for r in self.records if all({**r.setting, **r.cell}.get(k) == v for k, v in wanted.items())]
 
@@ -156,14 +156,14 @@ def _checked(path: Path) -> Iterator[None]:
         raise DataError(f"{path} holds no study that pactune wrote: {error}; remove it or export it again") from error
 
 
-def _record(setting: Row, cell: Cell, journal: Sequence[Row], outer_steps: int) -> Record:
+def _record(setting: Row, cell: Cell, journal: Sequence[Row], outer_steps: int) -> RunRecord:
     start = next((line for line in journal if line["kind"] == "start"), {})
     end: Row = next((line for line in reversed(journal) if line["kind"] == "end"), {})
     rows, plain = (_history(journal, kind, outer_steps) for kind in ("row", "plain row"))
     facts = {"seed": start.get("seed"), "versions": start.get("versions", {})}
     facts |= {"device": start.get("settings", {}).get("device"), "seconds": rows[-1].get("seconds") if rows else 0.0}
     kept: Row = {name: end[name] for name in ("status", "kept_run", "kept_step", "zeta", "verdict") if name in end}
-    return Record(setting, cell, rows, plain, kept, facts)
+    return RunRecord(setting, cell, rows, plain, kept, facts)
 
 
 def _history(journal: Iterable[Row], kind: str, outer_steps: int) -> list[Row]:
@@ -189,8 +189,8 @@ def _exported(document: Row) -> StudyRecord:
         raise UnfitError(f"it lacks {', '.join(missing) or 'a list of records'}")
     for i, run in enumerate(document["records"]):
         check_run(run, f"records[{i}]")
-    fields = ({name: run[name] for name in Record._fields} for run in document["records"])
-    records = [Record(**{**run, "rows": _rows(run["rows"]), "plain": _rows(run["plain"])}) for run in fields]
+    fields = ({name: run[name] for name in RunRecord._fields} for run in document["records"])
+    records = [RunRecord(**{**run, "rows": _rows(run["rows"]), "plain": _rows(run["plain"])}) for run in fields]
     study = StudyRecord(**{**{name: document[name] for name in StudyRecord._fields}, "records": records})
     check_study(study)
     return study

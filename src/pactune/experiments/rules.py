@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pactune.experiments.intervals import Interval, bootstrap_interval
-from pactune.experiments.records import Record, StudyRecord
+from pactune.experiments.records import RunRecord, StudyRecord
 
 __all__ = ["METHODS", "Comparison", "Row", "Summary", "compare", "least_norm_row", "oracle_row", "summarise"]
 
@@ -106,10 +106,10 @@ def compare(summary: Summary, method: str, other: str) -> Comparison | None:
     return Comparison(bootstrap_interval(gains), int((gains > 0).sum()), len(shared))
 
 
-def _first_zeta(runs: list[Record]) -> list[Record]:
+def _first_zeta(runs: list[RunRecord]) -> list[RunRecord]:
     """Return the runs at the ζ that was asked for first."""
     return [run for run in runs if run.cell["zeta"] == runs[0].cell["zeta"]]
 
 
-def _values(runs: Sequence[Record], row: Callable[[Record], Row]) -> dict[Key, float]:
+def _values(runs: Sequence[RunRecord], row: Callable[[RunRecord], Row]) -> dict[Key, float]:
     return {(run.cell["draw"], run.cell["init"]): float(row(run)["test_accuracy"]) for run in runs}

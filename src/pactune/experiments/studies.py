@@ -13,7 +13,7 @@ import torch
 from pactune.experiments.cells import Cell, Execution, run_cells
 from pactune.experiments.data import DataName, Images
 from pactune.experiments.records import CELLS
-from pactune.experiments.weight_decay import Setting, Start, builder, evaluation_set, paper_zeta
+from pactune.experiments.weight_decay import Start, StudySetting, builder, evaluation_set, paper_zeta
 from pactune.tracking.files import folder_inside
 from pactune.tracking.run_folder import RunFolder
 
@@ -40,7 +40,7 @@ PATHS = ("truncated-0", "truncated-1", "windowed-10", "windowed-100", "windowed-
 class Group(NamedTuple):
     """Runs that share a setting and so can go together; `plain` adds plain training beside each."""
 
-    setting: Setting
+    setting: StudySetting
     cells: list[Cell]
     plain: bool = False
 
@@ -96,20 +96,20 @@ class Study:
 
 
 # The quick forms: large steps, so that ζ = 0 overfits the validation images within a second, and Eq. 5 does not.
-QUICK = Setting(inner_steps=20, lr=5e-3, outer_lr=1e-1)
+QUICK = StudySetting(inner_steps=20, lr=5e-3, outer_lr=1e-1)
 QUICK_SCALE = Scale(outer_steps=24, inits=2)
 QUICK_ZETA = 1e-4
 QUICK_ZETAS = (0.0, 1e-6, 1e-5, QUICK_ZETA)
 
 
-def curves(setting: Setting, scale: Scale, zetas: Sequence[float]) -> Study:
+def curves(setting: StudySetting, scale: Scale, zetas: Sequence[float]) -> Study:
     """Test and validation curves at ζ = 0 and other ζ, with plain training (Figures 4.2 and C.5 to C.13)."""
     groups = (_base(setting, scale), Group(setting, scale.cells(*_positive(setting, zetas))))
     return Study("weight-decay", groups, scale.outer_steps, _tag(setting, scale))
 
 
 def table(
-    setting: Setting, scale: Scale, zetas: Sequence[float] = (), *, online: bool = False, auto: bool = False
+    setting: StudySetting, scale: Scale, zetas: Sequence[float] = (), *, online: bool = False, auto: bool = False
 ) -> Study:
     """One row of the paper's table over draws of the images: ζ = 0, Eq. 5 offline and online, and `zeta="auto"`."""
     groups = [_base(setting, scale), Group(setting, scale.cells(*_positive(setting, zetas)))]
@@ -121,13 +121,13 @@ def table(
     return Study("table", tuple(groups), scale.outer_steps, _tag(setting, scale))
 
 
-def zeta_grid(item: str, setting: Setting, scale: Scale, zetas: Sequence[float]) -> Study:
+def zeta_grid(item: str, setting: StudySetting, scale: Scale, zetas: Sequence[float]) -> Study:
     """Runs over a range of ζ, for `correlation` and `scan`, which share them."""
     groups = (_base(setting, scale), Group(setting, scale.cells(*[zeta for zeta in zetas if zeta])))
     return Study(item, groups, scale.outer_steps, _tag(setting, scale))
 
 
-def truncation(setting: Setting, scale: Scale, paths: Sequence[str] = PATHS) -> Study:
+def truncation(setting: StudySetting, scale: Scale, paths: Sequence[str] = PATHS) -> Study:
     """The regularizer minimised alone, by gradients of different truncation (Figure B.1)."""
     last = f"windowed-{setting.inner_steps}"
     kept = [path for path in paths if int(path.partition("-")[2]) < setting.inner_steps]
@@ -135,7 +135,7 @@ def truncation(setting: Setting, scale: Scale, paths: Sequence[str] = PATHS) -> 
     return Study("truncation", tuple(groups), scale.outer_steps, _tag(setting, scale))
 
 
-def restart(setting: Setting, scale: Scale, zetas: Sequence[float] = ()) -> Study:
+def restart(setting: StudySetting, scale: Scale, zetas: Sequence[float] = ()) -> Study:
     """θ_0 set back or drawn anew at every outer step, beside runs that go on (mentioned in the paper, not shown)."""
     starts: tuple[Start, ...] = ("kept", "same", "fresh")
     groups = []
@@ -181,17 +181,17 @@ def _machine(device: str) -> str:
     return torch.cuda.get_device_name(found) if found.type == "cuda" else platform.processor() or platform.machine()
 
 
-def _base(setting: Setting, scale: Scale) -> Group:
+def _base(setting: StudySetting, scale: Scale) -> Group:
     """Return the runs of Eq. 4 (ζ = 0), the baseline of both algorithms, with plain training beside them."""
     return Group(replace(setting, online=False), scale.cells(0.0), plain=True)
 
 
-def _positive(setting: Setting, zetas: Sequence[float]) -> list[float]:
+def _positive(setting: StudySetting, zetas: Sequence[float]) -> list[float]:
     """Return the ζ > 0 that are asked for; the paper's where there are none."""
     return [z for z in zetas if z] or [paper_zeta(setting.model, setting.data, online=setting.online)]
 
 
-def _tag(setting: Setting, scale: Scale) -> str:
+def _tag(setting: StudySetting, scale: Scale) -> str:
     parts = ["online"] if setting.online else []
     parts += ["paper-protocol"] if setting.protocol == "paper" else []
     first, last = scale.draws[0], scale.draws[-1]

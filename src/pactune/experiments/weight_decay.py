@@ -23,7 +23,7 @@ from pactune.problem import Problem
 from pactune.streams import Streams
 from pactune.tuner import Tuner
 
-__all__ = ["PAPER", "Build", "PaperRow", "Protocol", "Setting", "Start", "builder", "evaluation_set", "paper_zeta"]
+__all__ = ["PAPER", "Build", "PaperRow", "Protocol", "Start", "StudySetting", "builder", "evaluation_set", "paper_zeta"]
 
 Protocol = Literal["eval", "paper"]
 Start = Literal["kept", "same", "fresh"]
@@ -68,7 +68,7 @@ def paper_zeta(model: str, data: str, *, online: bool = False) -> float:
 
 
 @dataclass(frozen=True)
-class Setting:
+class StudySetting:
     """What runs in one grid share; the defaults are the paper's.
 
     Attributes:
@@ -120,7 +120,7 @@ class Setting:
         return Truncated(int(size)) if kind == "truncated" else Windowed(int(size))
 
 
-def builder(setting: Setting, images: Images, device: torch.device | str, engine: str = "auto") -> Build:
+def builder(setting: StudySetting, images: Images, device: torch.device | str, engine: str = "auto") -> Build:
     """Return `build(zeta, draw, init)`: a tuner from a plain description of its run.
 
     Args:
@@ -154,22 +154,24 @@ def builder(setting: Setting, images: Images, device: torch.device | str, engine
     return build
 
 
-def evaluation_set(setting: Setting, images: Images, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+def evaluation_set(
+    setting: StudySetting, images: Images, device: torch.device | str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the test set as the model takes it."""
     x, y = images.test
     return _inputs(setting, x).to(device), y.to(device)
 
 
-def _inputs(setting: Setting, x: torch.Tensor) -> torch.Tensor:
+def _inputs(setting: StudySetting, x: torch.Tensor) -> torch.Tensor:
     return x.flatten(1) if setting.model == "linear" else x
 
 
-def _model(setting: Setting, images: Images, seed: int) -> nn.Module:
+def _model(setting: StudySetting, images: Images, seed: int) -> nn.Module:
     rows = PAPER_ROWS.get(setting.data, 50) if setting.protocol == "paper" else None
     return make_model(setting.model, images.shape, seed=seed, norm_rows=rows)
 
 
-def _initial(setting: Setting, images: Images, model: nn.Module) -> Initial | None:
+def _initial(setting: StudySetting, images: Images, model: nn.Module) -> Initial | None:
     if setting.start == "kept":
         return None
     first = {name: value.detach().clone() for name, value in model.named_parameters()}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pactune.errors import DivergenceError, SettingError
 from pactune.integrations.extras import needed
-from pactune.integrations.reading import Reading, Score, Zeta, as_reading
+from pactune.integrations.reading import RiskReading, Score, Zeta, as_reading
 from pactune.monitor.checks import as_zeta
 
 __all__ = ["CoherenceObjective", "best_trial", "report", "score"]
@@ -16,7 +16,7 @@ __all__ = ["CoherenceObjective", "best_trial", "report", "score"]
 ATTRIBUTE = "coherence"  # a trial's user attribute: the parts of Eq. 5 at every report
 
 
-def report(trial: Any, reading: Reading, *, zeta: Zeta, step: int) -> Score:
+def report(trial: Any, reading: RiskReading, *, zeta: Zeta, step: int) -> Score:
     """Report Eq. 5 of a running trial, note its parts in the trial's user attributes, and prune where Optuna says so.
 
     Args:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pactune.integrations.extras import needed
-from pactune.integrations.reading import Reading, Zeta
+from pactune.integrations.reading import RiskReading, Zeta
 
 __all__ = ["report"]
 
 
-def report(reading: Reading, *, zeta: Zeta, checkpoint: Any = None, **metrics: Any) -> dict[str, Any]:
+def report(reading: RiskReading, *, zeta: Zeta, checkpoint: Any = None, **metrics: Any) -> dict[str, Any]:
     """Call `ray.tune.report` with `objective`, `valid_risk`, `regularizer`, `zeta` and your own metrics.
 
     Use `tune.TuneConfig(metric="objective", mode="min")`; every scheduler of Ray Tune then stops by Eq. 5.

@@ -9,7 +9,7 @@ from torch import Tensor
 from pactune.errors import SettingError
 from pactune.monitor import CoherenceMonitor
 
-__all__ = ["Reading", "Score", "Zeta", "as_reading"]
+__all__ = ["RiskReading", "Score", "Zeta", "as_reading"]
 
 Zeta = float | Literal["theory"]
 
@@ -23,7 +23,7 @@ class Score(NamedTuple):
     zeta: float
 
 
-class Reading(NamedTuple):
+class RiskReading(NamedTuple):
     """The state of a training run between two epochs.
 
     Attributes:
@@ -49,10 +49,10 @@ class Reading(NamedTuple):
         return Score(total, risk, regularizer, float(zeta) if zeta != "theory" else factor)
 
 
-def as_reading(given: object) -> Reading:
-    """Return what a training function yielded as a `Reading`."""
+def as_reading(given: object) -> RiskReading:
+    """Return what a training function yielded as a `RiskReading`."""
     if isinstance(given, tuple) and 2 <= len(given) <= 3 and isinstance(given[0], CoherenceMonitor):
-        return Reading(*given)
+        return RiskReading(*given)
     raise SettingError(
         f"a training function must yield (monitor, valid_risk) or (monitor, valid_risk, lr), got {given!r}"
     )

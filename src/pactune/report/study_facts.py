@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pactune.experiments.records import StudyRecord
 from pactune.experiments.studies import Scale
-from pactune.experiments.weight_decay import PAPER, Setting
+from pactune.experiments.weight_decay import PAPER, StudySetting
 from pactune.report.page import Table
 
 __all__ = ["MODELS", "fact_table", "has_papers_settings", "pair_name"]
@@ -28,7 +28,7 @@ def pair_name(study: StudyRecord) -> str:
 
 def has_papers_settings(study: StudyRecord) -> bool:
     """Whether a study has the paper's data, amounts and step sizes, so that its numbers can stand beside ours."""
-    paper = Setting().as_dict()
+    paper = StudySetting().as_dict()
     same = [run.setting[name] == paper[name] for run in study.records for name in COMPARABLE]
     known = all((run.setting["model"], run.setting["data"]) in PAPER for run in study.records)
     return known and all(same) and bool(study.settings["outer_steps"] == Scale().outer_steps)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from pactune.experiments.intervals import Interval, bootstrap_interval, mean_interval, mean_intervals
-from pactune.experiments.records import Record, StudyRecord
+from pactune.experiments.records import RunRecord, StudyRecord
 from pactune.report.methods import gain_table, interval_text, method_table
 from pactune.report.page import Figure, Line, Section, Table
 from pactune.report.study_facts import fact_table, has_papers_settings, pair_name
@@ -166,7 +166,11 @@ def _family(study: StudyRecord, column: str, title: str) -> Figure:
 
 
 def _mean_line(
-    label: str, runs: Sequence[Record], values: Callable[[Record], Sequence[float]], color: int, dash: str = "solid"
+    label: str,
+    runs: Sequence[RunRecord],
+    values: Callable[[RunRecord], Sequence[float]],
+    color: int,
+    dash: str = "solid",
 ) -> Line:
     """Return the mean curve of several runs with its 95 % interval, as far as all of them go."""
     rows = [values(run) for run in runs if run.rows]
@@ -203,19 +207,19 @@ def _level(label: str, zetas: Sequence[float], values: Sequence[Sequence[float]]
     return Line(label, zetas, [i["mean"] for i in found], dash, color, band)
 
 
-def _percent_or_loss(runs: Sequence[Record], column: str) -> str:
+def _percent_or_loss(runs: Sequence[RunRecord], column: str) -> str:
     """Return mean and bootstrap interval of a column after the last outer step, accuracies in per cent."""
     factor = 100 if column.endswith("accuracy") else 1
     return interval_text(bootstrap_interval([factor * run.rows[-1][column] for run in runs if run.rows]), factor == 1)
 
 
-def _error_and_regularizer(run: Record) -> tuple[float, float]:
+def _error_and_regularizer(run: RunRecord) -> tuple[float, float]:
     last: list[dict[str, Any]] = run.rows[-LAST:]
     error = float(np.mean([row["test_risk"] - row["valid_risk"] for row in last]))
     return error, _running(run)[-1]
 
 
-def _running(run: Record) -> list[float]:
+def _running(run: RunRecord) -> list[float]:
     """Return √ΣY over all steps so far."""
     return [math.sqrt(y) for y in np.cumsum(np.square(run.column("regularizer")))]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from pactune.selection.forward import forward_path
 from pactune.selection.moments import Array, LangevinPath, SecondMoments, exact_moments
-from pactune.selection.pac_bayes import PACBayes
+from pactune.selection.pac_bayes import PathScore
 from pactune.selection.rows import Rows, location
 
 __all__ = ["ShuffleCalibration", "calibrated_beta", "false_selection_rates", "theory_zeta"]
@@ -79,7 +79,7 @@ def calibrated_beta(
 
 def _smallest_objective(rows: Rows, path: LangevinPath, beta: float, max_features: int) -> float:
     heated = replace(path, inverse_temperature=beta * len(rows.train))
-    criterion = PACBayes(zeta=theory_zeta(beta, path.learning_rate), path=heated)
+    criterion = PathScore(zeta=theory_zeta(beta, path.learning_rate), path=heated)
     return min(step.objective for step in forward_path(rows, criterion, max_features=max_features))
 
 

@@ -13,7 +13,7 @@ from pactune.selection.criteria import Scores
 from pactune.selection.moments import Array
 from pactune.selection.rows import Rows, pool
 
-__all__ = ["Akaike", "ExtendedBayes", "ValidationRisk"]
+__all__ = ["Akaike", "ExtendedBayes", "ValidationScore"]
 
 # Candidates whose part orthogonal to the chosen features is below this share of their variance add nothing.
 _COLLINEAR = 1e-10
@@ -71,7 +71,7 @@ def _risks_now(state: _Residuals) -> Array:
 
 
 @dataclass(frozen=True)
-class ValidationRisk(_LeastSquares):
+class ValidationScore(_LeastSquares):
     """Eq. 1: the validation risk at the exact training optimum."""
 
     def empty(self, state: _Residuals) -> Scores:

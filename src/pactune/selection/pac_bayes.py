@@ -14,7 +14,7 @@ from pactune.selection.monte_carlo import langevin_chains
 from pactune.selection.rows import Rows
 from pactune.selection.step_size import UnstableStepError, bordered_eigenvalue_bound
 
-__all__ = ["PACBayes"]
+__all__ = ["PathScore"]
 
 Indices = NDArray[np.intp]
 
@@ -39,7 +39,7 @@ class _Grams(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PACBayes:
+class PathScore:
     """Eq. 5 under Langevin dynamics: E[R_V(θ_T)] + ζ √(Σ_t E‖Δ_t‖²).
 
     Attributes:

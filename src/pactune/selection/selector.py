@@ -21,9 +21,9 @@ from pactune.errors import DataError, SettingError
 from pactune.selection.calibration import calibrated_beta, theory_zeta
 from pactune.selection.criteria import Criterion
 from pactune.selection.forward import Step, best_size, forward_path
-from pactune.selection.least_squares import Akaike, ExtendedBayes, ValidationRisk
+from pactune.selection.least_squares import Akaike, ExtendedBayes, ValidationScore
 from pactune.selection.moments import LangevinPath
-from pactune.selection.pac_bayes import PACBayes
+from pactune.selection.pac_bayes import PathScore
 from pactune.selection.rows import Rows, standardize
 from pactune.selection.step_size import UnstableStepError, finer_path
 from pactune.selection.targets import target_columns
@@ -211,7 +211,7 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return forward_path(rows, self._build_criterion(rows, dynamics, longest, seed), max_features=longest)
 
     def _build_criterion(self, rows: Rows, dynamics: LangevinPath, longest: int, seed: int) -> Criterion:
-        simple: dict[str, Criterion] = {"validation": ValidationRisk(), "aic": Akaike(), "ebic": ExtendedBayes()}
+        simple: dict[str, Criterion] = {"validation": ValidationScore(), "aic": Akaike(), "ebic": ExtendedBayes()}
         if self.criterion in simple:
             return simple[self.criterion]
         generator = np.random.default_rng(seed)
@@ -222,7 +222,7 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise SettingError(f"`zeta` must be a finite number when beta is {self.beta_}, got {self.zeta!r}")
         heated = replace(dynamics, inverse_temperature=self.beta_ * len(rows.train))
         chains = self.chains if self.method == "monte-carlo" else 0
-        return PACBayes(zeta=self.zeta_, path=heated, chains=chains, seed=int(generator.integers(2**31)))
+        return PathScore(zeta=self.zeta_, path=heated, chains=chains, seed=int(generator.integers(2**31)))
 
     def _chosen_beta(self, rows: Rows, path: LangevinPath, longest: int, generator: np.random.Generator) -> float:
         if self.beta == "auto":

@@ -15,7 +15,7 @@ from pactune.sweeps.grid import cells_of, lists_of
 from pactune.sweeps.plan import CellFit, Resources
 from pactune.sweeps.result import CellResult, SweepResult
 from pactune.sweeps.show import Show, showing
-from pactune.sweeps.worker import Failure, Job, run_cell
+from pactune.sweeps.worker import CellTask, Failure, run_cell
 from pactune.tracking.files import make_folder
 from pactune.tracking.journal import Journal, read_lines
 from pactune.tracking.place import as_folder
@@ -115,7 +115,9 @@ class _Driver:
         options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_retries": needs.retries}
         task, shared = ray.remote(**options)(run_cell), ray.put(payload)
         jobs = [
-            (state, Job(state.cell.values, state.folder, fit, needs.threads)) for state in self._states if state.pending
+            (state, CellTask(state.cell.values, state.folder, fit, needs.threads))
+            for state in self._states
+            if state.pending
         ]
         running = {task.remote(job, shared): state for state, job in jobs}
         try:

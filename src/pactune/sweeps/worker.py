@@ -14,14 +14,14 @@ from pactune.sweeps.grid import Value
 from pactune.sweeps.plan import CellFit
 from pactune.tracking.journal import JOURNAL, BusyError, Journal
 
-__all__ = ["CELL", "Failure", "Job", "run_cell"]
+__all__ = ["CELL", "CellTask", "Failure", "run_cell"]
 
 CELL = "cell"  # kind of the journal's line by which a cell says that it is done
 # A node may be declared dead, and its cell given to another one, before its last process has let go of the folder.
 PATIENCE_SECONDS = 60.0
 
 
-class Job(NamedTuple):
+class CellTask(NamedTuple):
     """One cell to run."""
 
     values: dict[str, Value]
@@ -43,7 +43,7 @@ class Failure(NamedTuple):
         return cls(words, "".join(traceback.format_exception(error)))
 
 
-def run_cell(job: Job, payload: bytes) -> Failure | None:
+def run_cell(job: CellTask, payload: bytes) -> Failure | None:
     """Fit one cell, or go on with it; return why it failed, None when it is done.
 
     `payload` is (build, test), pickled, so that what cannot be loaded here is a failure like any other.
@@ -62,7 +62,7 @@ def run_cell(job: Job, payload: bytes) -> Failure | None:
     return None
 
 
-def _fit(job: Job, payload: bytes) -> dict[str, Any]:
+def _fit(job: CellTask, payload: bytes) -> dict[str, Any]:
     import torch
 
     from pactune.data.source import move
