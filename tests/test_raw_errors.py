@@ -363,3 +363,11 @@ def test_infinite_loaders_need_not_end_before_the_first_step() -> None:
                 yield from zip(X, Y, strict=True)
 
     assert problem(train=DataLoader(Endless(), batch_size=4)).train.first().rows == 4
+
+
+def test_a_loss_may_hold_a_module_that_nobody_froze() -> None:
+    """The plain run takes no derivative, and the value of the loss asks for one."""
+    teacher = nn.Linear(3, 3)
+    result = tuner(problem(loss=lambda output, target: F.cross_entropy(teacher(output), target))).fit(2)
+    assert len(result.plain_rows) == 2
+    assert teacher.weight.grad is None

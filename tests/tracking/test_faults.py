@@ -59,7 +59,7 @@ def test_layout_of_the_folder(folder: Path) -> None:
     lines = read_journal(folder)
     assert [line["kind"] for line in lines] == ["start", *["row", "plain row"] * 3, "end"]
     assert lines[0]["seed"] == 0
-    assert lines[0]["settings"]["inner"] == "Adam(lr=0.05, betas=(0.9, 0.999), eps=1e-08, decoupled=True)"
+    assert lines[0]["settings"]["inner"] == "Adam(lr=0.05, betas=(0.9, 0.999), eps=1e-08, decoupled=True, clip=None)"
     assert {"pactune", "python", "torch"} <= set(lines[0]["versions"])
     assert lines[-1]["status"] == "completed"
 

@@ -33,7 +33,7 @@ class Indexed(Source):
         self._rows_total = rows
         self._size = min(batch_size or rows, rows)
         self.steady = self._size == rows
-        self._shuffle = shuffle
+        self._shuffle, self._drop_last = shuffle, drop_last
         self._per_epoch = rows // self._size if drop_last else -(-rows // self._size)
         self._full: Batch | None = None
         self._order: tuple[int, Tensor] | None = None
@@ -107,8 +107,9 @@ class Indexed(Source):
         return twin
 
     def fingerprint(self) -> str:
-        """Return the sizes."""
-        return f"{self.rows} rows in batches of {self._size}"
+        """Return the sizes and the order."""
+        order = "" if self._shuffle else ", in order"
+        return f"{self.rows} rows in batches of {self._size}{order}{', whole ones only' if self._drop_last else ''}"
 
     def subset(self, rows: Tensor) -> Source:
         """Return some rows, which keep their numbers."""
