@@ -30,8 +30,8 @@ UNORDERED = (set, frozenset, dict)
 VARYING = (torch.device, torch.Generator, PurePath)  # may differ where the run does not
 SCALARS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, np.generic)
 # What globals and attributes of classes may be, besides objects of the user's.
-SETTINGS = (*SCALARS, *CONTAINERS, Tensor, np.ndarray, nn.Module, partial, SimpleNamespace, type)
-SETTINGS += (FunctionType, BuiltinFunctionType, MethodType)
+FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, partial, type)
+SETTINGS = (*SCALARS, *CONTAINERS, *FUNCTIONS, Tensor, np.ndarray, nn.Module, SimpleNamespace)
 # Methods that are called from outside, and those that change no number.
 ENTRIES = {
     "forward",
