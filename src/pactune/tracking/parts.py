@@ -48,6 +48,7 @@ ASIDE = {"__init__", "__repr__", "__str__", "__doc__", "__module__", "__qualname
 ASIDE |= {"__setstate__", "__firstlineno__", "__static_attributes__"}
 LONGEST = 160  # characters of one entry, after which a checksum stands for the rest
 MOST = 1000  # elements of a list that are looked at
+SMALL = 4096  # elements of a tensor whose checksum is always taken
 DEEPEST = 12  # objects inside objects
 
 
@@ -61,7 +62,7 @@ def describe_parts(modules: Mapping[str, nn.Module], others: Mapping[str, Any], 
     Args:
         modules: with the trained parameters; the first one is the model.
         others: losses and settings.
-        checksums: include those of constant tensors, which takes time where they are large.
+        checksums: include those of large tensors and of arrays, which takes time.
     """
     walk = _Walk(modules, checksums=checksums)
     for name, module in modules.items():
@@ -144,9 +145,11 @@ class _Walk:
 
     def _tensor(self, value: Tensor) -> str:
         words = f"tensor {tuple(value.shape)} {value.dtype}"
-        if not self._checksums or value.is_meta or value.layout != torch.strided or value.is_quantized:
+        wanted = self._checksums or value.numel() <= SMALL
+        if not wanted or value.is_meta or value.layout != torch.strided or value.is_quantized:
             return words
-        return words + self._checksum(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        return f"{words} checksum {_digest(data)}"
 
     def _array_checksum(self, value: np.ndarray[Any, Any]) -> str:
         """Return the checksum of an array; one of objects holds addresses and has none."""
