@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import pactune as pt
 from pactune.engine import Captured, Traced
@@ -362,3 +362,55 @@ def test_infinite_loaders_need_not_end_before_the_first_step() -> None:
                 yield from zip(X, Y, strict=True)
 
     assert problem(train=DataLoader(Endless(), batch_size=4)).train.first().rows == 4
+
+
+def test_a_loss_may_hold_a_module_that_nobody_froze() -> None:
+    """The plain run takes no derivative, and the value of the loss asks for one."""
+    teacher = nn.Linear(3, 3)
+    result = tuner(problem(loss=lambda output, target: F.cross_entropy(teacher(output), target))).fit(2)
+    assert len(result.plain_rows) == 2
+    assert teacher.weight.grad is None
+
+
+class Broken(Dataset[Any]):
+    """A data set whose last row cannot be read; with `ragged` its rows differ in length."""
+
+    def __init__(self, *, ragged: bool = False, length: int = 8) -> None:
+        self.ragged, self.length = ragged, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        if row == 7:
+            raise OSError("disk")
+        return X[row][: row + 1 if self.ragged else 4], Y[row]
+
+
+class BrokenStream(IterableDataset[Any]):
+    """A stream that breaks off."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from [(X[0], Y[0]), (X[1], Y[1])]
+        raise OSError("disk")
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        (Broken(), "Broken, read at rows .* fails with OSError: disk"),
+        (Broken(ragged=True), "fails with RuntimeError: stack expects"),
+        (Broken(length=-1), "the length of a Broken fails with ValueError"),
+        (DataLoader(Broken(), 4), "fails with OSError: disk"),
+        (DataLoader(BrokenStream(), 2), "the DataLoader of `train` fails with OSError: disk"),
+    ],
+)
+def test_an_error_in_the_data_names_the_data(train: Any, words: str) -> None:
+    size = None if isinstance(train, DataLoader) else 3
+    with pytest.raises(pt.DataError, match=words):
+        tuner(problem(train=train, batch_size=size)).fit(3)
+
+
+def test_a_metric_beyond_all_floats() -> None:
+    with pytest.raises(pt.SettingError, match="`metrics` must return one number per name"):
+        tuner(problem(metrics=lambda model, data: {"n": 10**400})).fit(1)

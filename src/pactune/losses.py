@@ -171,13 +171,18 @@ def _checked_metrics(found: object) -> Mapping[str, Tensor | float]:
             raise SettingError(f"`metrics` must return names that are texts other than {RISK!r}, got {shown(name)}")
         if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
             continue
-        if (
-            isinstance(value, (Tensor, str, complex))
-            or not hasattr(value, "__float__")
-            or getattr(value, "shape", None)
-        ):
+        if isinstance(value, Tensor) or getattr(value, "shape", None) or not _is_float(value):
             raise SettingError(f"`metrics` must return one number per name, for {name!r} it returned {shown(value)}")
     return found
+
+
+def _is_float(value: Any) -> bool:
+    """Tell whether a value that is no text can be a float."""
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(value, (str, bytes))
 
 
 def _check(loss: object, train_loss: object, valid_loss: object) -> None:

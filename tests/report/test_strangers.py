@@ -14,6 +14,7 @@ import pytest
 import pactune as pt
 from pactune.experiments.records import export_study, read_studies
 from pactune.report.folder import write_report
+from pactune.report.page import write_page
 from pactune.tracking import Journal
 
 STORED = Path(__file__).parents[2] / "results" / "weight-decay" / "truncation-linear-mnist.json"
@@ -141,3 +142,15 @@ def test_a_line_that_breaks_the_rules_is_left_out(line: dict[str, Any], tmp_path
         journal.extend([line])
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert "<h2>fine</h2>" in text
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "x\0y"])
+def test_a_folder_that_the_system_refuses(name: str) -> None:
+    with pytest.raises(pt.DataError, match="no folder"):
+        write_report(Path(name))
+
+
+def test_a_page_must_have_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pt.RunFolderError, match="it is a folder"):
+        write_page(Path(""), "page", [], "")

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -22,6 +23,11 @@ import pactune as pt
 from pactune.tracking.parts import describe_parts
 
 SCALE = 1.0
+CONFIG = {"tau": 1.0}
+WEIGHT = torch.ones(3)
+TEACHER = nn.Linear(3, 3)
+OPTIONS = SimpleNamespace(tau=1.0)
+bend = F.relu
 
 
 def scaled(x: Tensor) -> Tensor:
@@ -40,11 +46,12 @@ class Net(nn.Module):
         self.inside, self.outside = nn.Linear(4, 5), nn.Linear(5, 3)
         self.activation, self.sizes, self.power = activation, (4, 5), power
         self.gain = nn.Parameter(torch.tensor(frozen), requires_grad=False)
-        self.calls = 0
+        self.calls, self.seen = 0, torch.zeros(4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Count the calls too, as many models do."""
+        """Count the calls too, as many models do, and the rows in a tensor."""
         self.calls += 1
+        self.seen += len(x)
         return self.outside(F.leaky_relu(self.activation(self.inside(scaled(x))), self.slope)) * self.gain * self.power
 
 
@@ -231,6 +238,99 @@ def test_a_change_of_a_global_that_the_forward_reads(start: Any, monkeypatch: py
     monkeypatch.setitem(globals(), "SCALE", 2.0)
     with pytest.raises(pt.RunFolderError, match=r"SCALE was '1\.0', is '2\.0'"):
         start(model(lambda: net()), 2)
+
+
+def reads_globals(output: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(bend(TEACHER(output)) / CONFIG["tau"] / OPTIONS.tau, target, weight=WEIGHT)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CONFIG", {"tau": 2.0}),
+        ("WEIGHT", torch.tensor([1.0, 1.0, 2.0])),
+        ("TEACHER", nn.Linear(3, 3)),
+        ("OPTIONS", SimpleNamespace(tau=2.0)),
+        ("bend", F.gelu),
+    ],
+)
+def test_a_change_of_a_global_that_a_loss_reads(
+    name: str, value: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(loss(reads_globals), 1)
+    start(loss(reads_globals), 2)
+    monkeypatch.setitem(globals(), name, value)
+    with pytest.raises(pt.RunFolderError, match=rf"loss\.{name}[\w.]* was"):
+        start(loss(reads_globals), 3)
+
+
+class Shared(nn.Linear):
+    """A layer with settings in its class."""
+
+    table: ClassVar[Any] = {"tau": 1.0}
+    mask: Any = torch.ones(3)
+    options: Any = SimpleNamespace(tau=1.0)
+    chosen: Any = Trainer(1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.mask / self.table["tau"] / self.options.tau / self.chosen.tau
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("table", {"tau": 2.0}),
+        ("mask", torch.zeros(3)),
+        ("options", SimpleNamespace(tau=2.0)),
+        ("chosen", Trainer(2.0)),
+    ],
+)
+def test_a_change_of_an_attribute_of_a_class(
+    name: str, value: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(model(lambda: Shared(4, 3)), 1)
+    monkeypatch.setattr(Shared, name, value)
+    with pytest.raises(pt.RunFolderError, match=rf"model\.class\.{name}[.tau]* was"):
+        start(model(lambda: Shared(4, 3)), 2)
+
+
+def test_a_global_with_the_name_of_an_attribute_is_not_compared(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "inside", 1)  # the model has a layer of this name
+    start(model(lambda: net()), 1)
+    monkeypatch.setitem(globals(), "inside", 2)
+    assert len(start(model(lambda: net()), 2).rows) == 2
+
+
+def test_an_array_of_objects_is_known_by_its_shape() -> None:
+    words = []
+    for _ in range(2):
+        module = nn.Linear(2, 2)
+        module.names = np.array([object(), "a"], dtype=object)  # type: ignore[assignment]
+        words.append(describe_parts({"model": module}, {})["model.names"])
+    assert words == ["array (2,) object"] * 2
+
+
+@pytest.mark.parametrize("option", ["shuffle", "drop_last"])
+def test_the_order_of_a_loader_is_compared(option: str, tmp_path: Path) -> None:
+    rows = torch.utils.data.TensorDataset(torch.randn(11, 4), torch.arange(11) % 3)
+
+    def fit(steps: int, **options: Any) -> pt.Result:
+        loader = torch.utils.data.DataLoader(rows, batch_size=4, **options)
+        model = nn.Linear(4, 3)
+        hyper = pt.WeightDecay(model)
+        problem = pt.Problem(model, hyper, train=loader, valid=loader, loss=F.cross_entropy)
+        tuner = pt.Tuner(
+            problem,
+            inner=pt.SGD(0.1),
+            inner_steps=2,
+            outer=torch.optim.SGD(hyper.parameters(), lr=0.1),
+            objective=pt.PACBayes(0.1),
+        )
+        return tuner.fit(steps, run_dir=tmp_path / "run", resume=True, progress=False)
+
+    fit(1)
+    with pytest.raises(pt.RunFolderError, match="train was '11 rows in batches of 4"):
+        fit(2, **{option: True})
 
 
 def test_metrics_are_compared(make: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from pactune.data.source import Batch, Source, move, quietly, seeded
+from pactune.data.source import Batch, Source, move, quietly, reading, seeded
 from pactune.errors import DataError
 from pactune.streams import Streams
 
@@ -33,7 +33,7 @@ class Indexed(Source):
         self._rows_total = rows
         self._size = min(batch_size or rows, rows)
         self.steady = self._size == rows
-        self._shuffle = shuffle
+        self._shuffle, self._drop_last = shuffle, drop_last
         self._per_epoch = rows // self._size if drop_last else -(-rows // self._size)
         self._full: Batch | None = None
         self._order: tuple[int, Tensor] | None = None
@@ -107,8 +107,9 @@ class Indexed(Source):
         return twin
 
     def fingerprint(self) -> str:
-        """Return the sizes."""
-        return f"{self.rows} rows in batches of {self._size}"
+        """Return the sizes and the order."""
+        order = "" if self._shuffle else ", in order"
+        return f"{self.rows} rows in batches of {self._size}{order}{', whole ones only' if self._drop_last else ''}"
 
     def subset(self, rows: Tensor) -> Source:
         """Return some rows, which keep their numbers."""
@@ -180,11 +181,23 @@ class DatasetRows(Indexed):
         self._dataset, self._device, self._collate = dataset, device, collate
 
     def _take(self, index: Tensor) -> Any:
-        return move(self._collate([self._dataset[int(i)] for i in index]), self._device)
+        with reading(f"a {type(self._dataset).__name__}, read at rows {_listed(index)},"):
+            rows = self._collate([self._dataset[int(i)] for i in index])
+        return move(rows, self._device)
+
+
+def _listed(index: Tensor) -> str:
+    """Return row numbers in words, the first few of many.
+
+    >>> _listed(torch.arange(9))
+    '0, 1, 2, 3, …'
+    """
+    return ", ".join([*map(str, index[:4].tolist()), *(["…"] if len(index) > 4 else [])])
 
 
 def length_of(dataset: Any) -> int:
     """Return the number of rows of a data set."""
     if not hasattr(dataset, "__len__"):
         raise DataError(f"a Dataset must know its length, {type(dataset).__name__} does not; wrap it in a DataLoader")
-    return len(dataset)
+    with reading(f"the length of a {type(dataset).__name__}"):
+        return len(dataset)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from pactune.data.source import Batch, Source, count_rows, move, quietly
+from pactune.data.source import Batch, Source, count_rows, move, quietly, reading
 from pactune.errors import DataError
 from pactune.streams import Streams
 
@@ -66,10 +66,11 @@ class LoaderBatches(Source):
 
     def _once(self) -> Iterator[Batch]:
         empty = True
-        for data in self._loader:
-            empty = False
-            moved = move(data, self._device)
-            yield Batch(moved, count_rows(moved))
+        with reading(f"the DataLoader of `{self._role}`"):
+            for data in self._loader:
+                empty = False
+                moved = move(data, self._device)
+                yield Batch(moved, count_rows(moved))
         if empty:
             raise DataError(
                 f"`{self._role}` is a DataLoader that yields no batch: it is empty, or can be read only once; pass a "

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pactune.errors import DataError
+from pactune.errors import DataError, PactuneError
 from pactune.streams import Streams, forked_rng, seed_forward
 
-__all__ = ["Batch", "Source", "count_rows", "in_type", "map_tensors", "move", "quietly", "seeded"]
+__all__ = ["Batch", "Source", "count_rows", "in_type", "map_tensors", "move", "quietly", "reading", "seeded"]
 
 
 class Batch(NamedTuple):
@@ -123,6 +123,18 @@ def count_rows(data: Any) -> int:
         return len(data) if data.ndim else 1
     parts = data.values() if isinstance(data, dict) else data if isinstance(data, (list, tuple)) else ()
     return next((count_rows(part) for part in parts), 1)
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn an error of the user's data set into one that names it."""
+    try:
+        yield
+    except (PactuneError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the data set is the user's and may do anything
+        reason = str(error).split("\n", 1)[0]
+        raise DataError(f"{what} fails with {type(error).__name__}: {reason}; mend the data set") from error
 
 
 @contextmanager

@@ -87,11 +87,22 @@ def read_studies(home: Path) -> list[StudyRecord]:
         DataError: there is no such folder, or a study is not as pactune writes it.
         RunFolderError: a journal or an exported file is no plain file.
     """
-    if not home.is_dir():
-        raise DataError(f"no folder {home}; name the folder that `pactune reproduce` wrote or that holds exported JSON")
+    if not _is_folder(home):
+        where = str(home)[:200]
+        raise DataError(
+            f"no folder {where}; name the folder that `pactune reproduce` wrote or that holds exported JSON"
+        )
     folders = [path.parent for path in (home / JOURNAL, *sorted(home.glob(f"*/{JOURNAL}"))) if path.exists()]
     found = [_read_study(folder) for folder in folders]
     return [study for study in found if study is not None] + list(_read_exported(sorted(home.glob("*.json"))))
+
+
+def _is_folder(path: Path) -> bool:
+    """Tell whether a path is that of a folder; one that the system refuses, as too long, is not."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def export_study(study: StudyRecord, folder: Path) -> Path:

@@ -57,11 +57,12 @@ def through_step(
 def vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = False) -> list[Params]:
     """Return the vector–Jacobian products of (function, cotangent) pairs with respect to each tree.
 
-    Zeros stand where nothing depends on an input.
+    Zeros stand where nothing depends on an input. A function may require a gradient of its own where no input does: a
+    loss may hold a module with parameters that nobody trains.
     """
     pairs = [(f[name], c[name]) for f, c in outputs for name in c if f[name].requires_grad]
     inputs = [tensor for tree in trees for tensor in tree.values()]
-    if not pairs or not inputs:
+    if not pairs or not any(tensor.requires_grad for tensor in inputs):
         return [zeros_like(tree) for tree in trees]
     functions, cotangents = zip(*pairs, strict=True)
     return split(torch.autograd.grad(functions, inputs, cotangents, retain_graph=retain, allow_unused=True), *trees)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ class _Finder:
         function = self.found("test", text)
         try:
             return function()
-        except Exception as error:  # it is the user's code
+        except (Exception, SystemExit) as error:  # it is the user's code
             raise SettingError(f"`test` = {text!r} fails: {type(error).__name__}: {error}") from error
 
     def found(self, key: str, text: object) -> Callable[..., Any]:
@@ -123,10 +124,11 @@ class _Finder:
             )
         if place not in self._loaded:
             self._loaded[place] = self._load(key, place)
-        function = getattr(self._loaded[place], name, None)
+        function = vars(self._loaded[place]).get(name)
         if not callable(function):
             raise SettingError(f"`{key}` = {text!r}: {place} has no function {name!r}")
-        self._check_home(key, text, function)
+        if not self._is_allowed(place):
+            self._check_home(key, text, function)
         result: Callable[..., Any] = function
         return result
 
@@ -136,7 +138,7 @@ class _Finder:
             sys.path.insert(0, str(self._folder))
         try:
             return _run_file(file) if file and place.endswith(".py") else importlib.import_module(place)
-        except Exception as error:  # it is the user's code
+        except (Exception, SystemExit) as error:  # it is the user's code
             raise SettingError(f"`{key}`: {place} cannot be imported: {type(error).__name__}: {error}") from error
 
     def _file(self, key: str, place: str) -> Path:
@@ -149,7 +151,7 @@ class _Finder:
                 raise SettingError(f"`{key}`: {place!r} is not the name of a module")
             stem = self._folder.joinpath(*parts)
             candidates = [stem / "__init__.py", stem.with_name(f"{stem.name}.py")]
-        found = next((file for file in candidates if file.is_file()), None)
+        found = next((file for file in candidates if os.path.isfile(file)), None)  # takes names that Path refuses
         if found is None and place.endswith(".py"):
             raise SettingError(f"`{key}`: there is no file {self._spec.parent / place}")
         if found is None and not _is_installed(place.partition(".")[0]):

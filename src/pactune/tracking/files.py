@@ -137,7 +137,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         RunFolderError: it cannot be written, for instance because the disk is full, or because something that is no
             plain file is in its place.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+    partial = path.parent / f"{path.name}.{secrets.token_hex(4)}{PARTIAL}"
     try:
         check_plain(path)
         _write_and_sync(partial, data)

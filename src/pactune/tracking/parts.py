@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import dis
 import enum
 import hashlib
 import re
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path, PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ CONTAINERS = (list, tuple, set, frozenset, dict)
 UNORDERED = (set, frozenset, dict)
 VARYING = (torch.device, torch.Generator, PurePath)  # may differ where the run does not
 SCALARS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, np.generic)
+# What globals and attributes of classes may be, besides objects of the user's.
+FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, partial, type)
+SETTINGS = (*SCALARS, *CONTAINERS, *FUNCTIONS, Tensor, np.ndarray, nn.Module, SimpleNamespace)
 # Methods that are called from outside, and those that change no number.
 ENTRIES = {
     "forward",
@@ -44,6 +48,7 @@ ASIDE = {"__init__", "__repr__", "__str__", "__doc__", "__module__", "__qualname
 ASIDE |= {"__setstate__", "__firstlineno__", "__static_attributes__"}
 LONGEST = 160  # characters of one entry, after which a checksum stands for the rest
 MOST = 1000  # elements of a list that are looked at
+SMALL = 4096  # elements of a tensor whose checksum is always taken
 DEEPEST = 12  # objects inside objects
 
 
@@ -57,7 +62,7 @@ def describe_parts(modules: Mapping[str, nn.Module], others: Mapping[str, Any], 
     Args:
         modules: with the trained parameters; the first one is the model.
         others: losses and settings.
-        checksums: include those of constant tensors, which takes time where they are large.
+        checksums: include those of large tensors and of arrays, which takes time.
     """
     walk = _Walk(modules, checksums=checksums)
     for name, module in modules.items():
@@ -119,7 +124,7 @@ class _Walk:
         if isinstance(value, Tensor):
             return None if id(value) in self._met else self._tensor(value)
         if isinstance(value, np.ndarray):
-            return f"array {value.shape} {value.dtype}{self._checksum(value.tobytes())}"
+            return f"array {value.shape} {value.dtype}{self._array_checksum(value)}"
         if isinstance(value, CONTAINERS):
             return self._container(value, depth) if depth < DEEPEST else None
         if isinstance(value, ModuleType):
@@ -140,9 +145,15 @@ class _Walk:
 
     def _tensor(self, value: Tensor) -> str:
         words = f"tensor {tuple(value.shape)} {value.dtype}"
-        if not self._checksums or value.is_meta or value.layout != torch.strided or value.is_quantized:
+        wanted = self._checksums or value.numel() <= SMALL
+        if not wanted or value.is_meta or value.layout != torch.strided or value.is_quantized:
             return words
-        return words + self._checksum(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        return f"{words} checksum {_digest(data)}"
+
+    def _array_checksum(self, value: np.ndarray[Any, Any]) -> str:
+        """Return the checksum of an array; one of objects holds addresses and has none."""
+        return self._checksum(value.tobytes()) if self._checksums and not value.dtype.hasobject else ""
 
     def _checksum(self, data: Any) -> str:
         return f" checksum {_digest(data)}" if self._checksums else ""
@@ -209,9 +220,9 @@ def _function_parts(function: FunctionType) -> Iterator[tuple[str, Any]]:
             continue
         if name != "__class__":
             yield name, value
-    for name in sorted(_names(function.__code__)):
+    for name in sorted(_globals(function.__code__)):
         value = function.__globals__.get(name)
-        if isinstance(value, (bool, int, float, str, tuple, partial)) or _is_of(value, function.__module__):
+        if value is not None and _is_setting(value):
             yield name, value
 
 
@@ -222,9 +233,11 @@ def _class_parts(kind: type, named: set[str]) -> Iterator[tuple[str, Any]]:
     for base in reversed(kind.__mro__ if _is_users(kind.__module__) else ()):
         own = _is_users(base.__module__)
         held |= {name: _unwrapped(value) if own else None for name, value in vars(base).items()}
-    for name in _reachable(held, named):
-        if isinstance(held[name], (FunctionType, *SCALARS)) and held[name] is not None:
-            yield name, held[name]
+    functions_first = sorted(_reachable(held, named), key=lambda name: not isinstance(held[name], FunctionType))
+    for name in functions_first:  # they name the attributes of the objects that follow
+        value = held[name]
+        if isinstance(value, FunctionType) or (value is not None and name[:2] != "__" and _is_setting(value)):
+            yield name, value
 
 
 def _reachable(held: dict[str, Any], named: set[str]) -> list[str]:
@@ -277,8 +290,19 @@ def _is_users(module: str | None) -> bool:
     return not file or not {"site-packages", "dist-packages"} & set(Path(file).parts)
 
 
-def _is_of(value: Any, module: str | None) -> bool:
-    return isinstance(value, (FunctionType, type)) and value.__module__ == module
+def _is_setting(value: Any) -> bool:
+    """Tell whether code may take a number from a global or an attribute of a class.
+
+    Objects of other libraries are none: many differ from process to process.
+    """
+    return isinstance(value, SETTINGS) or _is_users(type(value).__module__)
+
+
+@cache
+def _globals(code: CodeType) -> frozenset[str]:
+    """Return the names of the globals that code reads."""
+    own = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return frozenset(own).union(*(_globals(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
 
 
 def _names(code: CodeType) -> set[str]:
