@@ -414,3 +414,26 @@ def test_an_error_in_the_data_names_the_data(train: Any, words: str) -> None:
 def test_a_metric_beyond_all_floats() -> None:
     with pytest.raises(pt.SettingError, match="`metrics` must return one number per name"):
         tuner(problem(metrics=lambda model, data: {"n": 10**400})).fit(1)
+
+
+def test_a_single_row_that_is_left_over_for_batchnorm() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    x, y = torch.randn(12, 3), torch.randint(0, 2, (12,))
+    hyper = pt.WeightDecay(model)
+    given = pt.Problem(model, hyper, train=(x, y), valid=(x, y), loss=F.cross_entropy, batch_size=11)
+    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    made = pt.Tuner(given, inner=pt.SGD(0.1), inner_steps=4, outer=outer, objective=pt.PACBayes(0.1))
+    with pytest.raises(pt.DataError, match="leaves no single row over"):
+        made.fit(1, progress=False)
+
+
+def test_an_exported_module_is_refused() -> None:
+    exported = torch.export.export(nn.Linear(3, 2), (torch.randn(4, 3),)).module()
+    with pytest.raises(pt.SettingError, match="pass the module that was exported"):
+        pt.WeightDecay(exported)
+
+
+@pytest.mark.parametrize("evidence", [None, 0.1, (0.1, None, 10, 1)])
+def test_counts_need_evidence(evidence: Any) -> None:
+    with pytest.raises(pt.SettingError, match="`evidence` must be an Evidence"):
+        pt.bounds.CountedHoldOut(evidence=evidence, fresh=True)

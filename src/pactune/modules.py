@@ -31,6 +31,7 @@ def as_ordinary(name: str, given: object) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise SettingError(f"`{name}` must be an nn.Module, got {type(module).__name__}")
     refuse_torchscript(name, module)
+    _refuse_exported(name, module)
     tensors = itertools.chain(module.named_parameters(), module.named_buffers())
     shapeless = [path for path, tensor in tensors if is_lazy(tensor)]
     if shapeless:
@@ -39,6 +40,15 @@ def as_ordinary(name: str, given: object) -> nn.Module:
             "call the model on one batch first"
         )
     return module
+
+
+def _refuse_exported(name: str, module: nn.Module) -> None:
+    """Raise for a module of `torch.export`, whose own `train` and `eval` only raise."""
+    if isinstance(module, torch.fx.GraphModule) and "train" in vars(module):
+        raise SettingError(
+            f"`{name}` must have a training and an evaluation mode, and a module of torch.export has none; pass the "
+            "module that was exported"
+        )
 
 
 def refuse_torchscript(name: str, module: nn.Module) -> None:

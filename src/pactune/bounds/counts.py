@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pactune.bounds.certificate import Claim, Evidence
 from pactune.bounds.losses import BoundedLoss, ZeroOne
+from pactune.checks import check_flag, check_type
 from pactune.provenance import Provenance
 
 __all__ = ["CountedHoldOut"]
@@ -27,6 +28,12 @@ class CountedHoldOut(Claim):
     provenance: Provenance = field(default_factory=Provenance)
 
     mode = "hold-out"
+
+    def __post_init__(self) -> None:
+        check_type("evidence", self.evidence, Evidence, "an Evidence")
+        check_flag("fresh", self.fresh)
+        check_type("loss", self.loss, BoundedLoss, "a BoundedLoss")
+        check_type("provenance", self.provenance, Provenance, "a Provenance")
 
     def broken(self) -> list[str]:
         """Return the conditions that are not met."""

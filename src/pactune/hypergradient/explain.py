@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pactune.errors import GradientError, PactuneError
+from pactune.errors import DataError, GradientError, PactuneError
 from pactune.hypergradient.base import Estimator
 
 __all__ = ["explaining", "is_cut", "second_order_message"]
@@ -61,8 +61,13 @@ def explaining(risk_estimator: Estimator, path_estimator: Estimator) -> Iterator
         yield
     except PactuneError:
         raise
-    except (NotImplementedError, RuntimeError) as error:
+    except (NotImplementedError, RuntimeError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
+        if "more than 1 value per channel" in reason:
+            raise DataError(
+                "a mini-batch of one row has no batch statistics, and the model normalises by them; choose a "
+                f"`batch_size` that leaves no single row over. Torch says: {reason}"
+            ) from error
         used = f"hypergradient={risk_estimator}, path_hypergradient={path_estimator}"
         if FORWARD.search(reason):
             raise GradientError(
