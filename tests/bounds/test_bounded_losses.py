@@ -14,7 +14,7 @@ from pactune.bounds import ClippedCrossEntropy, ZeroOne
 
 @pytest.mark.parametrize("largest", [0.0, -1.0, math.nan])
 def test_a_bound_that_is_not_positive_is_refused(largest: float) -> None:
-    with pytest.raises(pt.SettingError, match="`largest` must be positive"):
+    with pytest.raises(pt.SettingError, match="`largest` must be a positive"):
         ClippedCrossEntropy(largest)
 
 
