@@ -20,7 +20,7 @@ def test_delta_outside_of_zero_and_one_is_refused(delta: float) -> None:
 
 @pytest.mark.parametrize("mu", [-0.1, math.inf, math.nan])
 def test_mu_that_is_no_distance_is_refused(mu: float) -> None:
-    with pytest.raises(pt.SettingError, match="`mu` must be finite"):
+    with pytest.raises(pt.SettingError, match="`mu` must be a finite"):
         delta_of(1.0, mu)
 
 
