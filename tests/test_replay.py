@@ -63,7 +63,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Callable[[], float]], str]] = {
     "NumPy generator": (lambda: np.random.default_rng(0).random, "another result when it is called again"),
     "random.Random": (lambda: random.Random(0).random, "another result when it is called again"),
     "torch.Generator": (own_torch, "another result when it is called again"),
-    "clock": (lambda: time.perf_counter, "another result when it is called again"),
+    "clock": (lambda: lambda: time.perf_counter() % 1, "another result when it is called again"),
     "count of calls": (counter, "another result when it is called again"),
 }
 
