@@ -70,6 +70,7 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 SMOOTH: dict[str, Callable[[Tensor], Tensor]] = {
     "square": lambda p: (p**2).sum(),
     "smoothed abs": lambda p: (p**2 + 0.1).sqrt().sum(),
+    "norm far from its zero": lambda p: p.norm() if p.numel() > 1 else 0 * p.sum(),
     "kink far from θ_T": lambda p: F.relu(p.abs() - 5.0).sum() + (p**2).sum(),
 }
 

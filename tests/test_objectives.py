@@ -16,7 +16,7 @@ import pactune as pt
 from pactune.bounds.langevin_kl import ChainStep, unequal_path_kl
 from pactune.objectives import PathContext
 from pactune.testing.frozen import record_path
-from pactune.trees import Params, dot, sub
+from pactune.trees import Params, clip, dot, sub
 
 DOUBLE = torch.float64
 
@@ -305,3 +305,16 @@ def test_theory_zeta() -> None:
     cold = pt.Langevin(0.3, inverse_temperature=math.inf)
     assert tuner_for(pt.PACBayes("theory"), inner=cold).zeta == pytest.approx(math.sqrt(0.3 / 4))
     assert tuner_for(pt.UnequalSteps(valid_lr=0.1), inner=warm).zeta == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("bound", [1e-30, 1.0, 300.0, 1e20, 1e200, math.inf])
+@pytest.mark.parametrize("size", [0.0, 1.0, 300.0])
+def test_clipping_neither_overflows_nor_divides_by_zero(dtype: torch.dtype, bound: float, size: float) -> None:
+    """γ² overflowed for γ = 1e20 in float32 and 300 in float16, and the gradient became zero."""
+    given = {str(i): torch.full((4,), size, dtype=dtype) for i in range(8)}
+    length = size * math.sqrt(32)
+    found = clip(given, bound)
+    for value in found.values():
+        assert value.dtype == dtype
+        torch.testing.assert_close(value, torch.full((4,), size / max(1.0, length / bound), dtype=dtype))

@@ -63,7 +63,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Callable[[], float]], str]] = {
     "NumPy generator": (lambda: np.random.default_rng(0).random, "another result when it is called again"),
     "random.Random": (lambda: random.Random(0).random, "another result when it is called again"),
     "torch.Generator": (own_torch, "another result when it is called again"),
-    "clock": (lambda: time.perf_counter, "another result when it is called again"),
+    "clock": (lambda: lambda: time.perf_counter() % 1, "another result when it is called again"),
     "count of calls": (counter, "another result when it is called again"),
 }
 
@@ -120,3 +120,27 @@ def test_the_generators_of_python_and_numpy_are_left_as_they_were() -> None:
             consumes_randomness(tuner(Noisy(draw)).problem)
     assert random.getstate() == before[0]
     assert np.array_equal(np.random.get_state()[1], before[1])
+
+
+class Energy(nn.Module):
+    """A model that differentiates an energy by its own inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            inputs = x.detach().requires_grad_()
+            energy = self.linear(inputs).square().sum()
+            return torch.autograd.grad(energy, inputs, create_graph=True)[0]
+
+
+def test_a_model_that_differentiates_by_its_inputs_has_a_plain_run() -> None:
+    model = Energy()
+    x, y = torch.randn(8, 3), torch.randint(0, 3, (8,))
+    hyper = pt.WeightDecay(model)
+    problem = pt.Problem(model, hyper, train=(x[:4], y[:4]), valid=(x[4:], y[4:]), loss=F.cross_entropy)
+    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    tuner = pt.Tuner(problem, inner=pt.SGD(0.01), inner_steps=2, outer=outer, objective=pt.ValidationRisk())
+    assert len(tuner.fit(2, progress=False).rows) == 2

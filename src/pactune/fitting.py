@@ -66,6 +66,7 @@ class Fit:
                 for listener in self.settings.callbacks:
                     listener.on_fit_end(self.tuner, result)
         except BaseException as error:
+            LEDGER.end(self.tuner.problem.tensors())
             report_error(self.settings.callbacks, self.tuner, error)
             raise
         if failure is not None and self.settings.on_divergence == "raise":

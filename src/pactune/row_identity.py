@@ -23,6 +23,7 @@ from pactune.errors import DataError
 __all__ = ["RowSet", "RowSketch"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Counts = np.ndarray[Any, np.dtype[np.int64]]
 DIRECTIONS = 8  # coordinates that are kept of a row; rows of fewer columns keep all of them
 SCALE_ROWS = 1024  # rows from which the spread of the columns is found
 BLOCK = 512  # rows that are projected at once
@@ -58,11 +59,17 @@ class RowSet(NamedTuple):
         relative: Array = np.divide(found, longer, out=np.where(found > 0, np.inf, 0.0), where=longer > 0)
         return relative
 
+    def distinct(self) -> tuple[RowSet, Counts]:
+        """Return every row once, and how often it occurs. A tree with thousands of equal points would be slow."""
+        keys = self.points.view(np.dtype((np.void, self.points.strides[0]))).ravel()
+        _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+        return RowSet(self.points[first], self.lengths[first]), counts
+
     def spacing(self) -> Spacing:
         """Return how near different rows of the sample are, from some of its rows."""
         chosen = np.unique(np.linspace(0, len(self.points) - 1, SPACING_ROWS).astype(int))
         some = RowSet(self.points[chosen], self.lengths[chosen])
-        near = self.distances(some, count=5, within=FARTHEST)
+        near = self.distinct()[0].distances(some, count=5, within=FARTHEST)
         return Spacing.of(np.where(near > ROUNDING, near, np.inf).min(1))
 
 
@@ -88,7 +95,7 @@ class Spacing(NamedTuple):
         if closest >= FARTHEST:
             return cls(COARSEST, 0.0)
         if closest <= MARGIN * ROUNDING:
-            return cls(ROUNDING, max(_share(nearest, 2 * ROUNDING), _share(nearest, MARGIN * ROUNDING) / MARGIN))
+            return cls(ROUNDING, max(_most(nearest, 2 * ROUNDING), _most(nearest, MARGIN * ROUNDING) / MARGIN))
         wide, few = min(8 * closest, FARTHEST), max(_share(nearest, closest), 1 / len(nearest))
         dimension = math.log(max(_share(nearest, wide), few) / few) / math.log(wide / closest)
         return cls(closest / MARGIN, few * MARGIN ** -max(dimension, 1.0))
@@ -131,23 +138,32 @@ class RowSketch(NamedTuple):
         """Return how many rows of another sample are rows of this one."""
         others = _project(self.scale, _inputs(batches))
         spacing = self.rows.spacing()
-        near = self.rows.distances(others, count=1, within=spacing.tolerance)[:, 0] <= spacing.tolerance
+        distances = self.rows.distinct()[0].distances(others, count=1, within=spacing.tolerance)
+        near = distances[:, 0] <= spacing.tolerance
         return spacing.more_than_chance(int(near.sum()), len(near))
 
     def holds(self, batches: Iterable[Batch]) -> bool:
         """Say whether all rows of some batches are rows of this sample."""
         others = _project(self.scale, _inputs(batches))
         tolerance = self.rows.spacing().tolerance
-        return bool((self.rows.distances(others, count=1, within=tolerance)[:, 0] <= tolerance).all())
+        distances = self.rows.distinct()[0].distances(others, count=1, within=tolerance)
+        return bool((distances <= tolerance).all())
 
     def repeated(self) -> int:
         """Return how many rows equal another row of the same sample, up to float32 rounding."""
-        second = self.rows.distances(self.rows, count=2, within=ROUNDING)[:, 1] <= ROUNDING
-        return self.rows.spacing().more_than_chance(int(second.sum()), len(second))
+        once, counts = self.rows.distinct()
+        second = once.distances(once, count=2, within=ROUNDING)[:, 1] <= ROUNDING
+        return self.rows.spacing().more_than_chance(int(counts[second | (counts > 1)].sum()), int(counts.sum()))
 
 
 def _share(nearest: Array, within: float) -> float:
     return float((nearest <= within).mean())
+
+
+def _most(nearest: Array, within: float) -> float:
+    """Return the share with three standard errors more, since it comes from some of the rows."""
+    share = _share(nearest, within)
+    return share + 3 * math.sqrt(share / len(nearest))
 
 
 def _inputs(batches: Iterable[Batch]) -> Iterator[Tensor]:

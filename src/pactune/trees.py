@@ -104,11 +104,17 @@ def norm(a: Params) -> Tensor:
 
 
 def clip(a: Params, bound: float | None) -> Params:
-    """Return a / max(1, ‖a‖/γ), smooth at a = 0; None for γ clips nothing."""
+    """Return a / max(1, ‖a‖/γ), smooth at a = 0; None for γ clips nothing.
+
+    Dividing by γ before squaring, in float32 at least, keeps a large γ from overflowing.
+
+    >>> clip({"w": torch.tensor([3.0, 4.0])}, 1e30)["w"]
+    tensor([3., 4.])
+    """
     if bound is None:
         return a
-    length = dot(a, a).clamp_min(bound * bound).sqrt()
-    return scale(bound / length, a)
+    unit = {name: value.to(torch.promote_types(value.dtype, torch.float32)) / bound for name, value in a.items()}
+    return scale(1 / dot(unit, unit).clamp_min(1.0).sqrt(), a)
 
 
 def blocks(a: Params) -> list[list[str]]:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,20 @@ def tune(p: pt.Problem, **settings: Any) -> tuple[pt.Tuner, pt.Result]:
 
 
 # θ
+
+
+def test_values_of_a_fit_that_an_error_ended_are_known_in_copies() -> None:
+    class Fails(pt.Callback):
+        def on_outer_step(self, *_: Any) -> None:
+            raise RuntimeError
+
+    p = problem(linear(), train=1, valid=2)
+    outer = torch.optim.SGD(p.hyper.parameters(), lr=0.1)
+    tuner = pt.Tuner(p, inner=pt.SGD(0.1), inner_steps=3, outer=outer, objective=pt.ValidationRisk())
+    with pytest.raises(RuntimeError):
+        tuner.fit(3, progress=False, callbacks=[Fails()])
+    with pytest.raises(CertificateError, match="which touched the model"):
+        pt.certify(bounds.HoldOut(copy.deepcopy(p.model), rows(1), NOTHING))
 
 
 @pytest.fixture(scope="module")
@@ -219,10 +234,24 @@ def hidden() -> nn.Module:
     return model
 
 
+def tabled() -> nn.Module:
+    model = linear()
+    model.register_buffer("table", torch.arange(6))  # whole numbers, such as labels that were learnt by heart
+    return model
+
+
+def arrayed() -> nn.Module:
+    model = linear()
+    model.centres = np.zeros((3, 4))
+    return model
+
+
 GIVEN: dict[str, Callable[[], nn.Module]] = {
     "frozen": frozen,
     "buffered": buffered,
     "hidden": hidden,
+    "tabled": tabled,
+    "arrayed": arrayed,
     "reset": lambda: Reset(linear(7)),
 }
 
@@ -259,6 +288,7 @@ class Tagged(nn.Module):
         super().__init__()
         self.linear = linear()
         self.names, self.size, self.again = ["a"], 3, [self.linear]
+        self.register_buffer("calls", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.linear(x)

@@ -183,3 +183,50 @@ def test_a_prediction_that_needs_other_rows_is_refused() -> None:
     with pytest.raises(CertificateError, match="prediction of single rows"):
         pt.certify(chains(model, bounds.ZeroOne()))
     assert pt.certify(bounds.HoldOut(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), sample(), FREE)).n == ROWS
+
+
+def test_a_constant_column_does_not_hide_batch_statistics() -> None:
+    """The score of a class that is masked out made the tolerance as large as itself."""
+
+    def scores(x: Tensor) -> Tensor:
+        return torch.cat([x[:, :2] - x[:, :2].mean(0), torch.full((len(x), 1), -1e9)], 1)
+
+    with pytest.raises(CertificateError, match="prediction of single rows"):
+        judge(scores)
+    assert judge(lambda x: torch.cat([x[:, :2], torch.full((len(x), 1), -1e9)], 1)).value > 0
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [lambda x: torch.ones(1, len(x)), lambda x: x[0], lambda x: torch.ones(()), lambda x: x[:2] if len(x) > 2 else x],
+)
+def test_scores_without_one_row_per_input_are_refused(scores: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(CertificateError, match="scores of every row"):
+        judge(scores)
+
+
+@dataclass(frozen=True)
+class Own(bounds.BoundedLoss):
+    """The error rate with a `largest` of any kind."""
+
+    largest: float
+    complex: bool = False
+
+    def rows(self, scores: Tensor, target: Tensor) -> Tensor:
+        wrong = (scores.argmax(1) != target).double()
+        return wrong + 0j if self.complex else wrong
+
+    @property
+    def name(self) -> str:
+        return "own"
+
+
+@pytest.mark.parametrize("largest", ["1", None, torch.tensor(1.0), float("nan"), float("inf"), 0, -1.0, True])
+def test_a_largest_loss_that_is_no_positive_number_is_refused(largest: float) -> None:
+    with pytest.raises(CertificateError, match="bounded loss: `largest` must be a positive finite number"):
+        judge(lambda x: x[:, :2], Own(largest))
+
+
+def test_a_complex_loss_is_refused() -> None:
+    with pytest.raises(CertificateError, match="one real loss"):
+        judge(lambda x: x[:, :2], Own(1.0, complex=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -254,3 +255,28 @@ def test_a_public_row_of_your_own() -> None:
         private.run(TwoWeights(), (x, y), loss=positive, generator=seeded())
     row = (torch.zeros(2), torch.ones(()))
     assert private.run(TwoWeights(), (x, y), loss=positive, generator=seeded(), public_row=row).steps == 2
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_model_that_fails_in_the_step_alone_is_told_too(chains: int) -> None:
+    """Power iteration writes into a buffer, which fails with stacked chains: no row added anything, in silence."""
+    model = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+    with pytest.raises(SettingError, match="public row"):
+        DPSGLD(0.1, 1.0, 4).run(model, data(), loss=F.cross_entropy, generator=seeded(), chains=chains)
+
+
+def test_frozen_parameters_are_not_trained() -> None:
+    model = nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 3))
+    run = DPSGLD(0.1, 1.0, 4).run(model, data(), loss=F.cross_entropy, generator=seeded())
+    assert sorted(run.params) == ["1.bias", "1.weight"]
+
+
+@pytest.mark.parametrize("row", ["a", (torch.ones(5), torch.tensor(1)), (torch.ones(4),), (None, None), torch.ones(2)])
+def test_a_public_row_of_another_shape_is_refused(row: Any) -> None:
+    with pytest.raises(SettingError, match=r"`public_row` must be an input of shape \(4,\)"):
+        DPSGLD(0.1, 1.0, 4).run(nn.Linear(4, 3), data(), loss=F.cross_entropy, generator=seeded(), public_row=row)
+
+
+def test_a_model_without_trainable_parameters_is_refused() -> None:
+    with pytest.raises(SettingError, match="`model` must have a parameter"):
+        DPSGLD(0.1, 1.0, 4).run(nn.Identity(), data(), loss=F.cross_entropy, generator=seeded())

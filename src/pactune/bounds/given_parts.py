@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -13,7 +14,7 @@ TABLES = set(vars(nn.Module()))  # where torch keeps what a module lists as its 
 
 
 def given_parts(model: nn.Module, *, drawn: bool = False) -> list[str]:
-    """Return the given parts in words: frozen parameters, buffers, and tensors in plain attributes.
+    """Return the given parts in words: frozen parameters, buffers, and tensors or arrays in plain attributes.
 
     The statistics of normalisation layers are not listed, because training makes them.
 
@@ -28,7 +29,7 @@ def given_parts(model: nn.Module, *, drawn: bool = False) -> list[str]:
         where = f" of {name}" if name else ""
         if not isinstance(module, _NormBase):
             own = module.named_buffers(recurse=False)
-            found += [f"the buffer {key}{where}" for key, value in own if value.is_floating_point()]
+            found += [f"the buffer {key}{where}" for key, value in own if _informs(value)]
         found += [
             f"the attribute {key}{where}"
             for key, value in vars(module).items()
@@ -44,8 +45,14 @@ def _holds(value: Any, owned: set[int]) -> bool:
     if isinstance(value, (dict, list, tuple)):
         parts = value.values() if isinstance(value, dict) else value
         return any(_holds(part, owned) for part in parts)
-    numbers = isinstance(value, nn.Module) or (isinstance(value, Tensor) and value.is_floating_point())
-    return numbers and id(value) not in owned
+    return (isinstance(value, nn.Module) or _informs(value)) and id(value) not in owned
+
+
+def _informs(value: Any) -> bool:
+    """Say whether a value holds numbers that may come from data; a single whole number is a counter."""
+    if isinstance(value, Tensor):
+        return value.is_floating_point() or value.numel() > 1
+    return isinstance(value, np.ndarray) and value.size > 1
 
 
 def _draws_itself(module: nn.Module) -> bool:

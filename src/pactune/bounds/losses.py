@@ -106,7 +106,7 @@ def row_losses(loss: BoundedLoss, scores: Any, target: Any, rows: int) -> Tensor
         CertificateError: a score is not finite, the labels do not fit, or a row's loss is not between 0 and `largest`.
     """
     check_scores(scores, rows)
-    return check_rows(loss.rows(scores, target), rows, float(loss.largest))
+    return check_rows(loss.rows(scores, target), rows, loss.largest)
 
 
 def mean_losses(problem: Problem, params: Params, source: Source, loss: BoundedLoss) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pactune.checks import POSITIVE, is_number, shown
 from pactune.data import Batch
 from pactune.data.source import map_tensors
 from pactune.errors import CertificateError
@@ -62,13 +63,13 @@ def labels(target: Any, shape: tuple[int, ...]) -> Tensor:
     return flat.long()
 
 
-def check_rows(losses: Any, rows: int, largest: float) -> Tensor:
+def check_rows(losses: Any, rows: int, largest: Any) -> Tensor:
     """Return the losses divided by the largest one, which none may exceed by more than rounding; float64 on the CPU."""
-    if not 0 < largest < float("inf"):
-        raise CertificateError([f"bounded loss: `largest` must be positive and finite, got {largest!r}"])
-    if not isinstance(losses, Tensor) or tuple(losses.shape) != (rows,):
-        found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise CertificateError([f"bounded loss: {rows} rows need a tensor of one loss each, got {found}"])
+    if not is_number(largest) or not POSITIVE.holds(largest):
+        raise CertificateError([f"bounded loss: `largest` must be {POSITIVE.words}, got {shown(largest)}"])
+    if not isinstance(losses, Tensor) or losses.is_complex() or tuple(losses.shape) != (rows,):
+        found = f"{losses.dtype} of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else shown(losses)
+        raise CertificateError([f"bounded loss: {rows} rows need a tensor of one real loss each, got {found}"])
     slack = largest * torch.finfo(losses.dtype).eps if losses.is_floating_point() else 0.0
     values = losses.detach().double().cpu()
     wrong = ~((values >= -slack) & (values <= largest + slack))
@@ -79,19 +80,23 @@ def check_rows(losses: Any, rows: int, largest: float) -> Tensor:
                 f"`largest`={largest:g}, for example {values[wrong][0].item()!r}"
             ]
         )
-    return values.clamp(0.0, largest) / largest
+    return values.clamp(0.0, float(largest)) / largest
 
 
 def check_single_rows(predict: Callable[[Batch], Any], batch: Batch, scores: Any) -> None:
     """Refuse a model whose scores of a row depend on the other rows of the batch: such rows are not independent.
 
-    The tolerance is wide, because other batch sizes round differently; statistics of two rows are far off.
+    Each score is compared with the spread of its own column, so that a constant or huge column hides nothing. The
+    tolerance is wide, because other batch sizes round differently; statistics of two rows are far off.
     """
-    if batch.rows <= FEW or not isinstance(scores, Tensor) or not bool(scores.isfinite().all()):
+    check_scores(scores, batch.rows)
+    if batch.rows <= FEW:
         return
     alone = predict(batch._replace(data=map_tensors(batch.data, lambda part: part[:FEW]), rows=FEW))
-    size = float(scores.abs().max())
-    if not torch.allclose(alone, scores[:FEW], rtol=0.02, atol=0.02 * size):
+    check_scores(alone, FEW)
+    together = scores.double()
+    allowed = 0.02 * together.std(0) + max(2e-3, torch.finfo(scores.dtype).eps ** 0.5) * together.abs().amax(0)
+    if alone.shape[1:] != scores.shape[1:] or bool(((alone.double() - together[:FEW]).abs() > allowed).any()):
         raise CertificateError(
             [
                 "prediction of single rows: the scores of a row change with the other rows of its batch, or at random "

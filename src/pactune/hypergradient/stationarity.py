@@ -22,6 +22,7 @@ SHIFT = 0.05  # of the validation risk until training would be stationary, relat
 DISTANCE = 0.02  # from θ_T to a stationary point, relative, at least
 REACH = 4.0  # steps to either side of θ_T where jumps are looked for
 JUMPS = 0.5  # of the change of the training gradient over that stretch, relative
+ROUNDING = 32  # times the machine epsilon: a relative change of the gradient that rounding explains
 POINTS = 16  # Hessian products with which the smooth part of the change is integrated
 
 Operator = Callable[[Params], Params]
@@ -96,9 +97,10 @@ def check_smooth(
         GradientError: more than half of the change is in jumps.
     """
     step = _measurable(step, params)
-    change = sub(gradient_at(axpy(REACH, step, params)), gradient_at(axpy(-REACH, step, params)))
-    length = float(norm(change))
-    if not length > 0:  # nothing moves any more, or training diverged, which is told elsewhere
+    ahead, behind = gradient_at(axpy(REACH, step, params)), gradient_at(axpy(-REACH, step, params))
+    change = sub(ahead, behind)
+    length, size = float(norm(change)), max(float(norm(ahead)), float(norm(behind)))
+    if not length > ROUNDING * torch.finfo(norm(ahead).dtype).eps * size:  # no change, or training diverged
         return
     if _distance(change, scale(2 * REACH, hessian_at(params)(step))) <= JUMPS * length:
         return

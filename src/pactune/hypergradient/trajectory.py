@@ -211,6 +211,7 @@ class Trajectory:
             own, weight = share(batch, self.team.shard, self.team.shards)
             with torch.enable_grad():
                 part = weight * batch.rows * self.problem.valid_risk(params, lambdas, clone(state.buffers), own)
+            part = part if derivatives else part.detach()  # a forward may enable gradients for its own inputs
             found_params, found_hyper = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)

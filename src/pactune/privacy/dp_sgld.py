@@ -24,7 +24,7 @@ class PrivateRun(NamedTuple):
     """What a run gives.
 
     Attributes:
-        params: θ_T of every chain, with the chains as the first dimension.
+        params: θ_T of every chain, frozen parameters left out, with the chains as the first dimension.
         privacy: what was given away, all chains together.
         steps: T.
     """
@@ -81,7 +81,7 @@ class DPSGLD:
         word about it, which would tell that such a row is there.
 
         Args:
-            model: gives the forward; its own parameters are left alone.
+            model: gives the forward; its own parameters are left alone. Frozen parameters are not trained.
             data: inputs and targets. Shapes (s, ...) and (s, ...).
             loss: `loss(prediction, target)` of a batch of one row.
             generator: of the order and the noise. There is no default: whoever knows the seed can subtract the noise.
@@ -102,7 +102,7 @@ class DPSGLD:
         self._check(model, rows, total, chains, generator)
         langevin = Langevin(self.lr, self.inverse_temperature or float(rows))
         params = _stack(initial if initial is not None else _own(model), chains)
-        row = public_row if public_row is not None else (torch.zeros_like(x[0]), torch.zeros_like(y[0]))
+        row = _public_row(public_row, x, y)
         try_public_row(model, loss, params, row)
         order = torch.stack([torch.randperm(rows, generator=generator, device=generator.device) for _ in range(chains)])
         for t in range(total):
@@ -151,11 +151,15 @@ def _check_run(model: object, data: object, loss: object, initial: object) -> tu
         raise DataError(f"`data` must be two tensors (inputs, targets) with the same number of rows, got {shown(data)}")
     if not callable(loss):
         raise SettingError(f"`loss` must be callable, got {shown(loss)}")
-    shapes = {name: p.shape for name, p in cast(nn.Module, model).named_parameters()}
+    shapes = {name: p.shape for name, p in _own(cast(nn.Module, model)).items()}
+    if not any(shape.numel() for shape in shapes.values()):
+        raise SettingError("`model` must have a parameter that requires a gradient, got none")
     if initial is not None and (
         not isinstance(initial, dict) or {name: getattr(p, "shape", None) for name, p in initial.items()} != shapes
     ):
-        raise SettingError(f"`initial` must be a dict of all parameters in their shapes or None, got {shown(initial)}")
+        raise SettingError(
+            f"`initial` must be a dict of all trainable parameters in their shapes or None, got {shown(initial)}"
+        )
     return pair[0], pair[1]
 
 
@@ -166,8 +170,23 @@ def secret_generator(device: torch.device | str = "cpu") -> torch.Generator:
     return generator
 
 
+def _public_row(given: object, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the public row; raise unless it has the shapes of a row."""
+    if given is None:
+        return torch.zeros_like(x[0]), torch.zeros_like(y[0])
+    pair = given if isinstance(given, (tuple, list)) else ()
+    shapes = [getattr(part, "shape", None) for part in pair]
+    if shapes != [x.shape[1:], y.shape[1:]] or not all(isinstance(part, Tensor) for part in pair):
+        raise SettingError(
+            f"`public_row` must be an input of shape {tuple(x.shape[1:])} and a target of shape {tuple(y.shape[1:])}, "
+            f"got {shown(given)}"
+        )
+    return pair[0].to(x), pair[1].to(y)
+
+
 def _own(model: nn.Module) -> Params:
-    return {name: p.detach() for name, p in model.named_parameters()}
+    """Return the parameters that are trained; frozen ones keep their values."""
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def _double(tree: Params) -> Params:

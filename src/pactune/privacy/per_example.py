@@ -53,6 +53,31 @@ def clipped_sums(model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Ten
         y: targets. Shape (chains, h, ...).
         bound: γ.
     """
+    return _without_failures(_summing(model, loss, params, x.shape[1], bound), params, x, y)
+
+
+def try_public_row(model: nn.Module, loss: Loss, params: Params, row: tuple[Tensor, Tensor]) -> None:
+    """Take the step's own sum over a row that says nothing of the data, so that a mistake in model or loss is told.
+
+    Later a row that fails adds nothing, in silence.
+
+    Raises:
+        SettingError: the gradient of the row cannot be computed.
+    """
+    chains = len(next(iter(params.values())))
+    x, y = (torch.stack([torch.stack([part, part])] * chains) for part in row)
+    try:
+        _summing(model, loss, params, 2, 1.0)(params, x, y)
+    except Exception as error:
+        raise SettingError(
+            f"the gradient of the public row (zeros, unless you pass `public_row`) cannot be computed: {error}; the "
+            "loss must be a scalar for a batch of one row, and the model free of dropout, of branches on data and of "
+            "buffers that it changes"
+        ) from error
+
+
+def _summing(model: nn.Module, loss: Loss, params: Params, rows: int, bound: float) -> Callable[..., Params]:
+    """Return the function that clips and sums the gradients of all chains; it raises where a row does."""
 
     def example(values: Params, row: Tensor, target: Tensor) -> Params:
         def one(inner: Params) -> Tensor:
@@ -64,33 +89,8 @@ def clipped_sums(model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Ten
         found = vmap(example, in_dims=(None, 0, 0), randomness="error")(values, rows, targets)
         return {name: g.sum(0) for name, g in found.items()}
 
-    size = sum(p[0].numel() for p in params.values()) * x.shape[1]
-    return _without_failures(vmap(chain, chunk_size=max(1, MOST_GRADIENTS // size)), params, x, y)
-
-
-def try_public_row(model: nn.Module, loss: Loss, params: Params, row: tuple[Tensor, Tensor]) -> None:
-    """Compute the gradient of a row that says nothing of the data, so that a mistake in the model or loss is told.
-
-    Later a row that fails adds nothing, in silence.
-
-    Raises:
-        SettingError: the gradient of the row cannot be computed.
-    """
-    values = {name: p[0] for name, p in params.items()}
-    x, y = row
-
-    def example(row: Tensor, target: Tensor) -> Params:
-        slope = grad(lambda inner: loss(functional_call(model, inner, (row[None],)), target[None]))
-        found: Params = slope(values)
-        return found
-
-    try:
-        vmap(example, randomness="error")(torch.stack([x, x]), torch.stack([y, y]))
-    except Exception as error:
-        raise SettingError(
-            f"the gradient of the public row (zeros, unless you pass `public_row`) cannot be computed: {error}; "
-            "the loss must be a scalar for a batch of one row, and the model free of dropout and of branches on data"
-        ) from error
+    size = sum(p[0].numel() for p in params.values()) * rows
+    return vmap(chain, chunk_size=max(1, MOST_GRADIENTS // size))
 
 
 def _without_failures(function: Callable[..., Params], params: Params, x: Tensor, y: Tensor) -> Params:
