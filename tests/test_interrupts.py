@@ -190,3 +190,21 @@ def test_a_plain_run_that_diverges_is_reported() -> None:
         result = run.fit(12, callbacks=[Mend()], progress=False)
     assert (result.status, result.pays, len(result.rows), len(result.plain_rows)) == ("completed", None, 12, 5)
     assert "plain training diverged in outer step 5" in result.verdict
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_ctrl_c_ends_every_run_of_a_grid(hook: str) -> None:
+    class Press(pt.Callback):
+        calls = 0
+
+    def press(self: Press, *_: Any) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    setattr(Press, hook, press)
+    found = pt.fit_grid(
+        lambda seed: tuner(seed=seed), {"seed": [0, 1, 2]}, outer_steps=STEPS, callbacks=[Press()], progress=False
+    )
+    assert [result.status for result in found.results] == ["interrupted"] * 3
+    assert all(len(result.rows) <= 1 for result in found.results)

@@ -18,16 +18,23 @@ Rounds = Generator[Request, Any, T]
 """Code that asks for rounds and what comes between them, and returns a T; who answers decides how they are run."""
 
 
-def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
+def drive(
+    runs: Sequence[Rounds[T]], runner: Runner, *, interrupted: Callable[[T], bool] = lambda _: False
+) -> list[T]:
     """Run several runs in step: of what they ask for, what is of one kind together.
 
     Whatever happens in a round happens where it was asked for. Ctrl-C is raised in the rounds and evaluations alone.
+
+    Args:
+        runs: the runs.
+        runner: answers their requests.
+        interrupted: tells by the result of a run whether Ctrl-C ended it. All other runs then end too.
     """
     with deferred_interrupts():
-        return _drive(runs, runner)
+        return _drive(runs, runner, interrupted)
 
 
-def _drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
+def _drive(runs: Sequence[Rounds[T]], runner: Runner, interrupted: Callable[[T], bool]) -> list[T]:
     ended: dict[int, T] = {}
     waiting: dict[int, Request] = {}
 
@@ -45,6 +52,8 @@ def _drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
         asked = [waiting.pop(index) for index in group]
         try:
             check_interrupt()
+            if any(interrupted(result) for result in ended.values()):
+                raise KeyboardInterrupt
             outcomes = _answers(asked, runner)
         except BaseException as raised:
             # Ctrl-C also ends the workers of a DataLoader, which fails before the interrupt is raised here.
