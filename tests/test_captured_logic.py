@@ -88,7 +88,7 @@ def histories(factor: float, **settings: Any) -> tuple[Any, Any]:
         tau = np.ones(1)
         run = functools.partial(tuner(one, tau, **settings).fit, 4, progress=False)
         found.append(run(callbacks=[Anneal(tau, factor)]).history.drop(columns="seconds"))
-    assert engine._graphs
+    assert any(check.longer for check in engine._checks)
     return found[0], found[1]
 
 

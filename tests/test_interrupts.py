@@ -216,3 +216,21 @@ def test_ctrl_c_in_a_loop_of_ones_own_leaves_whole_rounds() -> None:
         finally:
             sys.settrace(before)
         assert values == whole
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_ctrl_c_ends_every_run_of_a_grid(hook: str) -> None:
+    class Press(pt.Callback):
+        calls = 0
+
+    def press(self: Press, *_: Any) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    setattr(Press, hook, press)
+    found = pt.fit_grid(
+        lambda seed: tuner(seed=seed), {"seed": [0, 1, 2]}, outer_steps=STEPS, callbacks=[Press()], progress=False
+    )
+    assert [result.status for result in found.results] == ["interrupted"] * 3
+    assert all(len(result.rows) <= 1 for result in found.results)

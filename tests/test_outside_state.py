@@ -76,7 +76,7 @@ LOSSES: dict[str, Callable[[Trainer], Callable[..., Tensor]]] = {
 }
 
 
-def history(kind: str, engine: str | Traced, *, chains: int) -> Any:
+def history(kind: str, engine: str | Traced, *, chains: int, batch_size: int | None = None) -> Any:
     global SCALE
     SCALE = Trainer.everyone = 1.0
     torch.manual_seed(0)
@@ -89,6 +89,7 @@ def history(kind: str, engine: str | Traced, *, chains: int) -> Any:
         valid=(x[10:], y[10:, :2]),
         train_loss=LOSSES[kind](trainer),
         valid_loss=lambda m, b, h: mse_loss(m(b[0]), b[1]),
+        batch_size=batch_size,
     )
 
     class Anneal(pt.Callback):
@@ -98,7 +99,7 @@ def history(kind: str, engine: str | Traced, *, chains: int) -> Any:
     tuner = pt.Tuner(
         problem,
         inner=pt.SGD(0.05),
-        inner_steps=9,
+        inner_steps=9 if batch_size is None else 8,
         outer=torch.optim.SGD(hyper.parameters(), lr=0.1),
         objective=pt.PACBayes(0.01),
         engine=engine,
@@ -112,6 +113,12 @@ def history(kind: str, engine: str | Traced, *, chains: int) -> Any:
 def test_a_change_is_noticed_before_a_recording_is_used(kind: str) -> None:
     eager, traced = history(kind, "eager", chains=1), history(kind, Traced(steps=2), chains=1)
     assert eager.equals(traced)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_change_is_noticed_where_rounds_begin_with_batches_of_other_sizes(kind: str) -> None:
+    eager, traced = (history(kind, engine, chains=1, batch_size=4) for engine in ("eager", Traced(steps=2)))
+    assert eager.equals(traced)  # 10 rows give batches of 4, 4 and 2
 
 
 @pytest.mark.parametrize("kind", LOSSES)

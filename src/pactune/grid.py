@@ -146,7 +146,8 @@ def fit_grid(
             settings = recorded_in(folder, tuner, settings, resume=resume, pace=pace)
             fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
         start_together([fit.settings.recorder for fit in fits if isinstance(fit.settings.recorder, FolderRecorder)])
-        results = drive([fit.rounds() for fit in fits], runner)
+        rounds = [fit.rounds() for fit in fits]
+        results = drive(rounds, runner, interrupted=lambda result: result.status == "interrupted")
     return GridResult(cells, results)
 
 

@@ -83,6 +83,24 @@ def test_a_grid_resumes_bit_for_bit_where_some_runs_were_ahead(behind: list[int]
     assert all(a.equals(b) for a, b in zip(whole, resumed, strict=True))
 
 
+@pytest.mark.parametrize("stop", [3, 5])
+def test_a_grid_resumes_bit_for_bit_after_one_run_diverged(stop: int, tmp_path: Path) -> None:
+    def run(steps: int, **arguments: Any) -> Any:
+        def wild(seed: int) -> pt.Tuner:
+            tuner = build(seed)
+            tuner.outer.param_groups[0]["lr"] = 3e4 if seed == 1 else 0.1
+            return tuner
+
+        engine = Traced(steps=2, after=30)
+        found = pt.fit_grid(wild, {"seed": [0, 1, 2]}, outer_steps=steps, progress=False, engine=engine, **arguments)
+        assert [result.status for result in found.results] == ["completed", "diverged", "completed"]
+        return found.history.drop(columns="seconds")
+
+    whole = run(7)
+    run(stop, run_dir=tmp_path)
+    assert whole.equals(run(7, run_dir=tmp_path, resume=True))
+
+
 def test_a_loss_that_changed_is_not_recorded_after_a_resume(tmp_path: Path) -> None:
     def run(engine: Traced, steps: int, **arguments: Any) -> Any:
         tau = [1.0]

@@ -23,7 +23,7 @@ from pactune.trees import Params, norm, sub
 
 __all__ = ["Captured"]
 
-MOST_GRAPHS = 8  # kept by one engine, two for each kind of round; each holds its memory on the device
+MOST_GRAPHS = 2  # for each kind of round: many steps, and the rest; each holds its memory on the device
 MOST_CHECKS = 4  # graphs of a single step, one for each kind of round
 WARM_UPS = 2  # runs before the capture, in which libraries choose their kernels and allocate
 
@@ -58,7 +58,6 @@ class Captured(Engine):
     autocast: Literal["bfloat16", "float16"] | None = None
     channels_last: bool = False
 
-    _graphs: list[_Graph] = field(default_factory=list, init=False, repr=False)
     _checks: list[_Graph] = field(default_factory=list, init=False, repr=False)
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
@@ -74,17 +73,19 @@ class Captured(Engine):
         while start < steps and not tracks[0].chain.measures(start):
             _step_all(tracks, start)
             start += 1
-        if start == steps or not self._checked_step(tracks, start):
+        checked = self._checked_step(tracks, start) if start < steps else None
+        if checked is None:
             return min(start + 1, steps)
         start += 1
         whole = start + (steps - start) // size * size
-        done = self._replay(tracks, start, whole, size)
-        return self._replay(tracks, whole, steps, steps - whole) if done == whole else done
+        done = self._replay(tracks, (start, whole), size, checked.longer)
+        return self._replay(tracks, (whole, steps), steps - whole, checked.longer) if done == whole else done
 
-    def _checked_step(self, tracks: Sequence[Track], t: int) -> bool:
-        """Run a measured step as it is written; return whether a graph of that step gives the same.
+    def _checked_step(self, tracks: Sequence[Track], t: int) -> _Graph | None:
+        """Run a measured step as it is written; return the graph of that step if it gives the same.
 
-        The graph is captured without the engine's options, so that it runs the kernels of the step itself.
+        The graph is captured without the engine's options, so that it runs the kernels of the step itself. It keeps
+        the longer graphs that were captured in rounds in which it was checked.
         """
         lines = [_Line(track, t, t + 1, 1, Captured()).copied() for track in tracks]
         problems = list(dict.fromkeys(line.problem for line in lines))
@@ -96,14 +97,15 @@ class Captured(Engine):
             wrong = [line.problem for line, found in zip(lines, graph.carries, strict=True) if not line.agrees(found)]
         for problem in wrong:
             self.mark_stateful(problem)
-        return graph is not None and not wrong
+        return None if wrong else graph
 
-    def _replay(self, tracks: Sequence[Track], start: int, stop: int, size: int) -> int:
+    def _replay(self, tracks: Sequence[Track], steps: tuple[int, int], size: int, known: list[_Graph]) -> int:
         """Run steps by a graph of `size` of them; return how many steps of the round are done."""
+        start, stop = steps
         if start == stop:
             return start
         lines = [_Line(track, start, stop, size, self) for track in tracks]
-        graph = self._graph(lines, self._graphs, self)
+        graph = self._graph(lines, known, self)
         if graph is None:
             return start
         graph.load(lines)
@@ -201,6 +203,7 @@ class _Graph:
     """A captured graph and the fixed places it reads and writes."""
 
     def __init__(self, lines: list[_Line], engine: Captured) -> None:
+        self.longer: list[_Graph] = []
         self._segments, self._shapes = [line.segment for line in lines], [line.shapes for line in lines]
         self.carries = [line.placed(line.carry) for line in lines]
         self._hypers = [line.placed(line.hyper) for line in lines]

@@ -18,33 +18,49 @@ Rounds = Generator[Request, Any, T]
 """Code that asks for rounds and what comes between them, and returns a T; who answers decides how they are run."""
 
 
-def drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
+def drive(runs: Sequence[Rounds[T]], runner: Runner, *, interrupted: Callable[[T], bool] = lambda _: False) -> list[T]:
     """Run several runs in step: of what they ask for, what is of one kind together.
 
+    Runs that are behind others, as after a resume, catch up first and by themselves. So each round is stacked with the
+    same runs as without the interruption.
+
     Whatever happens in a round happens where it was asked for. Ctrl-C is raised in the rounds and evaluations alone.
+
+    Args:
+        runs: the runs.
+        runner: answers their requests.
+        interrupted: tells by the result of a run whether Ctrl-C ended it. All other runs then end too.
     """
     with deferred_interrupts():
-        return _drive(runs, runner)
+        return _drive(runs, runner, interrupted)
 
 
-def _drive(runs: Sequence[Rounds[T]], runner: Runner) -> list[T]:
+def _drive(runs: Sequence[Rounds[T]], runner: Runner, interrupted: Callable[[T], bool]) -> list[T]:
     ended: dict[int, T] = {}
     waiting: dict[int, Request] = {}
+    places = dict.fromkeys(range(len(runs)), -1)  # the position of the last round that each run asked for
 
     def go_on(index: int, step: Callable[[], Request]) -> None:
         try:
-            waiting[index] = step()
+            waiting[index] = asked = step()
         except StopIteration as end:
             ended[index] = end.value
+        else:
+            places[index] = asked.position if isinstance(asked, Job) else places[index]
+
+    def turn(index: int) -> tuple[int, int]:
+        return _turn(waiting[index]), places[index]
 
     for index, run in enumerate(runs):
         go_on(index, partial(next, run))
     while waiting:
-        first = min(_turn(asked) for asked in waiting.values())
-        group = sorted(index for index, asked in waiting.items() if _turn(asked) == first)  # always the same stack
+        first = min(turn(index) for index in waiting)
+        group = sorted(index for index in waiting if turn(index) == first)  # always the same stack
         asked = [waiting.pop(index) for index in group]
         try:
             check_interrupt()
+            if any(interrupted(result) for result in ended.values()):
+                raise KeyboardInterrupt
             outcomes = _answers(asked, runner)
         except BaseException as raised:
             # Ctrl-C also ends the workers of a DataLoader, which fails before the interrupt is raised here.

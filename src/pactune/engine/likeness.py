@@ -82,14 +82,13 @@ class ChangeDetector:
         self._first: WeakKeyDictionary[Problem, object] = WeakKeyDictionary()
 
     def run(self, step: Callable[[], object], problems: Iterable[Problem]) -> list[Problem]:
-        """Run a step; return the problems that it changed, or that differ from how they were first seen."""
-        before = {problem: fixed_parts(problem) for problem in problems}
+        """Run a step; return the problems that differ after it from how they were before the first one."""
+        problems = list(problems)
+        for problem in problems:
+            if problem not in self._first:
+                self._first[problem] = fixed_parts(problem)
         step()
-        return [
-            problem
-            for problem, parts in before.items()
-            if not (equal(parts, self._first.setdefault(problem, parts)) and equal(fixed_parts(problem), parts))
-        ]
+        return [problem for problem in problems if not equal(fixed_parts(problem), self._first[problem])]
 
 
 def alike(a: object, b: object) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -20,16 +19,24 @@ from pactune.trees import Params
 __all__ = ["Compiled", "Program", "Traced", "as_flat", "trace"]
 
 Program = Callable[..., Sequence[Tensor]]
-MOST_RECORDINGS = 16  # of different shapes and settings, kept by one engine
+MOST_RECORDINGS = 16  # checked steps of different shapes and settings, and longer recordings of each of them
 
 
 @dataclass
 class Recording:
-    """A segment that was recorded for tensors of certain shapes; `program` is None where that failed."""
+    """A segment that was recorded for tensors of certain shapes.
+
+    Attributes:
+        segment: the steps.
+        shapes: of what they start from and meet.
+        program: the recorded steps, None where recording failed.
+        longer: recordings that were made in rounds in which this one was checked, and that only such rounds use.
+    """
 
     segment: Segment
     shapes: tuple[Shape, ...]
     program: Program | None
+    longer: list[Recording] = field(default_factory=list)
 
 
 @dataclass
@@ -80,32 +87,36 @@ class Traced(Engine):
             start += 1
         if start == steps:
             return start
-        trusted = self._checked_step(track, start)
-        return self._run_recorded(track, start + 1, steps) if trusted else start + 1
+        checked = self._checked_step(track, start)
+        return start + 1 if checked is None else self._run_recorded(track, start + 1, steps, checked.longer)
 
-    def _checked_step(self, track: Track, t: int) -> bool:
-        """Run a measured step as it is written; return whether its recording gives the same, bit for bit.
+    def _checked_step(self, track: Track, t: int) -> Recording | None:
+        """Run a measured step as it is written; return its recording if that gives the same, bit for bit.
 
-        A loss or a model may read anything that Python can reach. A recording keeps what it read, so it is trusted
-        in a round only if it still agrees with the code in the round's first measured step.
+        A loss or a model may read anything that Python can reach. A recording keeps what it read. So a round uses
+        a recording only if the first measured step of the round agrees with the recording of that step, and that
+        one agreed too when the other was made.
         """
         chain, problem = track.chain, track.chain.plan.trajectory.problem
-        inputs = _Inputs.of(track, t, 1)
-        example = [tensor.clone() for tensor in inputs.flat]  # the step may write into the state
+        carry, shape = flatten(chain.carry.at_start())
+        lambdas, hyper_shape = flatten(chain.hyper)
+        outside, outside_shape = Feed(track, t, t + 1).flat(t, 1)
+        example = [*(tensor.clone() for tensor in carry), *lambdas, *outside]  # the step may write into the state
         if self._changes.run(lambda: chain.step(track.ticks(t), chain.hyper), [problem]):
             self.mark_stateful(problem)
-            return False
-        program = self._program(Segment.of(track, t, 1), inputs.shapes, example)
-        if program is None:
-            return False
+            return None
+        shapes = shape, hyper_shape, outside_shape
+        checked = self._recording(self._recordings, Segment.of(track, t, 1), shapes, example)
+        if checked.program is None:
+            return None
         with torch.no_grad():
-            found = program(*example)
+            found = checked.program(*example)
         if all(_equal(a, b) for a, b in zip(found, flatten(chain.carry.at_start())[0], strict=True)):
-            return True
+            return checked
         self.mark_stateful(problem)
-        return False
+        return None
 
-    def _run_recorded(self, track: Track, start: int, steps: int) -> int:
+    def _run_recorded(self, track: Track, start: int, steps: int, known: list[Recording]) -> int:
         chain, feed = track.chain, Feed(track, start, steps)
         stride = chain.plan.path_stride
         size = -(-self.steps // stride) * stride
@@ -119,7 +130,8 @@ class Traced(Engine):
             outside, outside_shape = feed.flat(done, count)
             if outside_shape is not last or stride > 1:
                 segment, shapes = Segment.of(track, done, count), (shape, hyper_shape, outside_shape)
-                program, last = self._program(segment, shapes, [*flat, *lambdas, *outside]), outside_shape
+                program = self._recording(known, segment, shapes, [*flat, *lambdas, *outside]).program
+                last = outside_shape
             if program is None:
                 break
             with torch.no_grad():
@@ -130,13 +142,17 @@ class Traced(Engine):
         chain.jump(final._replace(state=state), done - start)
         return done
 
-    def _program(self, segment: Segment, shapes: tuple[Shape, ...], example: Flat) -> Program | None:
-        for found in self._recordings:
+    def _recording(
+        self, known: list[Recording], segment: Segment, shapes: tuple[Shape, ...], example: Flat
+    ) -> Recording:
+        """Return the recording of a segment, made at the first call."""
+        for found in known:
             if found.shapes == shapes and found.segment.same(segment):
-                return found.program
-        program = self._record(segment, shapes, example)
-        self._recordings = [*self._recordings[1 - MOST_RECORDINGS :], Recording(segment, shapes, program)]
-        return program
+                return found
+        made = Recording(segment, shapes, self._record(segment, shapes, example))
+        del known[: len(known) + 1 - MOST_RECORDINGS]
+        known.append(made)
+        return made
 
     def _record(self, segment: Segment, shapes: tuple[Shape, ...], example: Flat) -> Program | None:
         function, several = as_flat(segment, shapes), len(segment.measured) > 1
@@ -185,20 +201,6 @@ class Compiled(Traced):
         with torch.no_grad():
             program: Program = compile_graph(graph, list(example))  # without the guards of `torch.compile`
         return program
-
-
-class _Inputs(NamedTuple):
-    """The tensors that some steps of a chain start from and meet, as a flat list with its shapes."""
-
-    flat: Flat
-    shapes: tuple[Shape, Shape, Shape]
-
-    @classmethod
-    def of(cls, track: Track, start: int, steps: int) -> _Inputs:
-        carry, shape = flatten(track.chain.carry.at_start())
-        lambdas, hyper_shape = flatten(track.chain.hyper)
-        outside, outside_shape = Feed(track, start, start + steps).flat(start, steps)
-        return cls([*carry, *lambdas, *outside], (shape, hyper_shape, outside_shape))
 
 
 def as_flat(segment: Segment, shapes: tuple[Shape, ...]) -> Callable[..., list[Tensor]]:
