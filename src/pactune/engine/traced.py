@@ -150,7 +150,7 @@ class Traced(Engine):
             if found.shapes == shapes and found.segment.same(segment):
                 return found
         made = Recording(segment, shapes, self._record(segment, shapes, example))
-        del known[: len(known) + 1 - MOST_RECORDINGS]
+        del known[: max(0, len(known) + 1 - MOST_RECORDINGS)]
         known.append(made)
         return made
 
