@@ -1,13 +1,14 @@
 """Change the numerical code at one random point at a time and count how many changes the tests notice.
 
     python benchmarks/mutants.py record --calls calls.json          # about 15 minutes on an idle core
-    python benchmarks/mutants.py run --calls calls.json --seed 1    # about half a minute per mutant
-    python benchmarks/mutants.py again --calls calls.json           # the unnoticed ones, after tests were added
+    python benchmarks/mutants.py run --calls calls.json --seed 2    # about half a minute per mutant
+    python benchmarks/mutants.py again --calls calls.json --seed 2  # the unnoticed ones, after tests were added
 
-`record` runs the tests once and writes which functions each test calls. `run` draws mutants with the given seed. Each
-mutant is written into a copy of the repository. There the tests that call the changed function run, the fastest first,
-until one fails. A mutant that no test notices either shows a missing test or changes nothing that can be seen;
-`mutants_equivalent.json` lists the second kind with the reason.
+`record` runs the tests once and writes which functions each test calls; a test that fails is left out. `run` draws
+mutants with the given seed. Each mutant is written into a copy of the repository. There the tests that call the changed
+function run, the fastest first, until one fails. A mutant that no test notices either shows a missing test or changes
+nothing that can be seen; `mutants_equivalent.json` lists the second kind with the reason. The file of results keeps one
+sample per seed. The line numbers of a sample are those of the day it was drawn.
 """
 
 from __future__ import annotations
@@ -37,38 +38,14 @@ SOURCE = ROOT / "src" / "pactune"
 EQUIVALENT = Path(__file__).parent / "mutants_equivalent.json"
 PARTS = [
     *("trees.py", "streams.py", "verdict.py", "auto.py", "check.py", "hyper.py", "hooks.py", "losses.py"),
+    *("row_identity.py", "testing/differences.py", "testing/solved.py"),
     *("dynamics", "objectives", "hypergradient", "engine", "bounds", "privacy", "selection", "monitor"),
 ]
 LEFT_OUT = {"engine/captured.py", "privacy/plots.py"}  # the first needs a GPU, the second draws
-TESTS = [
-    *("auto", "bad_input", "bad_input_rows", "bad_numbers", "buffers", "conformance", "data", "drive", "dynamics"),
-    *(
-        "engines",
-        "fitting",
-        "grid",
-        "hyper",
-        "joint_outer_steps",
-        "leftover_steps",
-        "likeness",
-        "memory",
-        "objectives",
-        "problem",
-        "properties",
-    ),
-    *(
-        "owned_states",
-        "quadratic",
-        "recurrent",
-        "schedules",
-        "segment_lengths",
-        "segments",
-        "stacked_evaluation",
-        "tuner",
-        "verdict",
-    ),
-]
+TESTS_LEFT_OUT = {"architecture", "build", "docs", "examples"}  # they check no number of the package
 FOLDERS = ["bounds", "monitor", "privacy", "selection"]
-FIRST_SECONDS, ALL_SECONDS = 15.0, 200.0  # expected duration of the tests in the first and the second attempt
+PLACE = ("file", "line", "column", "change")
+FIRST_SECONDS = 15.0  # expected duration of the tests in the first attempt; `--seconds` sets that of the second
 PATIENCE = 6.0  # a mutant that takes this many times the expected duration runs for ever: it counts as noticed
 
 
@@ -110,7 +87,8 @@ def record(path: Path, chosen: list[str]) -> None:
     """Run tests once and add to the file which functions each one calls."""
     recorder = Recorder()
     os.chdir(ROOT)
-    pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *(chosen or _all_tests())], plugins=[recorder])
+    options = ["-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
+    pytest.main([*options, *(chosen or _all_tests())], plugins=[recorder])
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     passed = {name: test for name, test in recorder.tests.items() if test["passed"] and test["calls"]}
     path.write_text(json.dumps(known | passed), encoding="utf-8")
@@ -118,7 +96,8 @@ def record(path: Path, chosen: list[str]) -> None:
 
 def _all_tests() -> list[str]:
     doctests = [f"src/pactune/{part}" for part in PARTS]
-    return [*(f"tests/test_{name}.py" for name in TESTS), *(f"tests/{folder}" for folder in FOLDERS), *doctests]
+    files = sorted(f for f in (ROOT / "tests").glob("test_*.py") if f.stem.removeprefix("test_") not in TESTS_LEFT_OUT)
+    return [*doctests, *(f"tests/{folder}" for folder in FOLDERS), *(str(file.relative_to(ROOT)) for file in files)]
 
 
 def all_mutants() -> list[Mutant]:
@@ -147,16 +126,16 @@ def tests_of(mutant: Mutant, tests: dict[str, dict[str, Any]]) -> list[str]:
     return sorted(found, key=order.__getitem__)
 
 
-def judge(mutant: Mutant, tests: dict[str, dict[str, Any]], copy: Path) -> dict[str, Any]:
+def judge(mutant: Mutant, tests: dict[str, dict[str, Any]], copy: Path, most_seconds: float) -> dict[str, Any]:
     """Run the tests against one mutant and say which of them noticed it."""
-    row: dict[str, Any] = {"file": mutant.file, "line": mutant.line, "change": mutant.change, "noticed_by": None}
+    row: dict[str, Any] = {part: getattr(mutant, part) for part in PLACE} | {"noticed_by": None}
     names = tests_of(mutant, tests)
     target = copy / "src" / "pactune" / mutant.file
     whole = target.read_text(encoding="utf-8")
     target.write_text(mutant.source, encoding="utf-8")
     done = 0
     try:
-        for seconds in (FIRST_SECONDS, ALL_SECONDS):
+        for seconds in (FIRST_SECONDS, most_seconds):
             chosen = _within(names, tests, seconds)[done:]
             if chosen and row["noticed_by"] is None:
                 row["noticed_by"] = _first_failure(chosen, sum(tests[n]["seconds"] for n in chosen), copy)
@@ -193,29 +172,44 @@ def _first_failure(names: list[str], seconds: float, copy: Path) -> str | None:
     return lines[0].split(" - ")[0].split(" ", 1)[1] if lines else f"exit status {done.returncode}"
 
 
-def run(tests: dict[str, dict[str, Any]], seed: int, number: int, name: str) -> None:
+def run(tests: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
     """Judge a random sample and write the result after every mutant."""
     everything = all_mutants()
-    sample = random.Random(seed).sample(everything, number)
-    found: dict[str, Any] = {"seed": seed, "possible": len(everything), "mutants": []}
+    sample = random.Random(options.seed).sample(everything, options.number)
+    found: dict[str, Any] = {"seed": options.seed, "possible": len(everything), "mutants": []}
+    end = time.monotonic() + 60 * options.minutes
     with copied() as copy:
         for mutant in sample:
-            row = judge(mutant, tests, copy)
+            if time.monotonic() > end:
+                break
+            row = judge(mutant, tests, copy, options.seconds)
             found["mutants"].append(row | {"noticed_at_first": row["noticed_by"] is not None})
-            write(name, found)
+            write(options.output, found)
 
 
-def again(tests: dict[str, dict[str, Any]], name: str, *, tests_unchanged: bool) -> None:
+def again(tests: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
     """Judge the mutants once more that no test noticed, with more time or with the tests added since."""
-    found = json.loads((RESULTS / name).read_text(encoding="utf-8"))
-    known = {(mutant.file, mutant.line, mutant.change): mutant for mutant in all_mutants()}
+    found = next(sample for sample in stored(options.output) if sample["seed"] == options.seed)
+    known = {tuple(getattr(mutant, part) for part in PLACE): mutant for mutant in all_mutants()}
+    write(options.output, found)
     with copied() as copy:
         for row in found["mutants"]:
             if row["noticed_by"] is None and not row["equivalent"]:
-                row.update(judge(known[row["file"], row["line"], row["change"]], tests, copy))
-                row["noticed_at_first"] = tests_unchanged and row["noticed_by"] is not None
-                write(name, found)
-    write(name, found)
+                row.update(judge(known[place(row)], tests, copy, options.seconds))
+                row["noticed_at_first"] = options.tests_unchanged and row["noticed_by"] is not None
+                write(options.output, found)
+
+
+def place(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what tells a mutant from all others of its sample."""
+    return tuple(row.get(part) for part in PLACE)
+
+
+def stored(name: str) -> list[dict[str, Any]]:
+    """Return the samples in the file of results."""
+    path = RESULTS / name
+    samples: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["samples"] if path.exists() else []
+    return samples
 
 
 @contextmanager
@@ -229,10 +223,9 @@ def copied() -> Iterator[Path]:
 def write(name: str, found: dict[str, Any]) -> None:
     """Store the sample with the shares that were noticed among the mutants that are not equivalent."""
     judged = json.loads(EQUIVALENT.read_text(encoding="utf-8"))
-    reasons = {(row["file"], row["line"], row["change"]): row["reason"] for row in judged}
+    reasons = {place(row): row["reason"] for row in judged if row["seed"] == found["seed"]}
     for row in found["mutants"]:
-        known = reasons.get((row["file"], row["line"], row["change"]))
-        row["equivalent"] = known if row["noticed_by"] is None else None
+        row["equivalent"] = reasons.get(place(row)) if row["noticed_by"] is None else None
     real = [row for row in found["mutants"] if row["equivalent"] is None]
     noticed = sum(row["noticed_by"] is not None for row in real)
     counts = {
@@ -243,7 +236,9 @@ def write(name: str, found: dict[str, Any]) -> None:
         "real": len(real),
     }
     print(counts, found["mutants"][-1] if found["mutants"] else "", flush=True)
-    document = {"seed": found["seed"], "possible": found["possible"], "counts": counts, "mutants": found["mutants"]}
+    sample = {"seed": found["seed"], "possible": found["possible"], "counts": counts, "mutants": found["mutants"]}
+    others = [other for other in stored(name) if other["seed"] != found["seed"]]
+    document = {"samples": sorted([*others, sample], key=lambda one: one["seed"])}
     (RESULTS / name).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -258,6 +253,8 @@ def main() -> None:
     parser.add_argument("--tests-unchanged", action="store_true", help="`again` only gives the same tests more time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--number", type=int, default=60)
+    parser.add_argument("--minutes", type=float, default=60.0, help="`run` starts no mutant after this time")
+    parser.add_argument("--seconds", type=float, default=200.0, help="expected duration of the tests of one mutant")
     parser.add_argument("--output", default="mutants.json", help="file name under benchmarks/results")
     options = parser.parse_args()
     if options.what == "record":
@@ -265,9 +262,9 @@ def main() -> None:
         return
     tests = json.loads(options.calls.read_text(encoding="utf-8"))
     if options.what == "run":
-        run(tests, options.seed, options.number, options.output)
+        run(tests, options)
     else:
-        again(tests, options.output, tests_unchanged=options.tests_unchanged)
+        again(tests, options)
 
 
 if __name__ == "__main__":

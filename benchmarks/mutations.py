@@ -42,6 +42,7 @@ class Mutant(NamedTuple):
     Attributes:
         file: the changed file, relative to the package.
         line: where the change is.
+        column: where in the line, counted in bytes from 0.
         change: the old and the new text.
         source: the whole text of the changed file.
         function: first lines under which Python knows the enclosing function, None outside of functions.
@@ -49,6 +50,7 @@ class Mutant(NamedTuple):
 
     file: str
     line: int
+    column: int
     change: str
     source: str
     function: frozenset[int] | None
@@ -156,4 +158,4 @@ def _mutant(text: str, name: str, node: ast.AST, changed: ast.AST, function: fro
         new = f"({new})"
     old = raw[first:last].decode()
     source = (raw[:first] + new.encode() + raw[last:]).decode()
-    return Mutant(name, where.lineno, f"{' '.join(old.split())} -> {new}", source, function)
+    return Mutant(name, where.lineno, where.col_offset, f"{' '.join(old.split())} -> {new}", source, function)

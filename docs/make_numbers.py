@@ -26,6 +26,7 @@ class Numbers(NamedTuple):
 
 
 PAGES = {
+    "CONTRIBUTING.md": Numbers(others.contributing),
     "README.md": Numbers(zeta.readme_claims, ["Apache-2.0"]),
     "docs/certificates.md": Numbers(others.certificates, others.CERTIFICATES_ALLOWED),
     "docs/choosing-k-and-zeta.md": Numbers(zeta.claims, zeta.ALLOWED),

@@ -182,6 +182,17 @@ def test_what_cells_do_not_share_is_not_taken_from_the_first(what: str) -> None:
     assert not torch.equal(table(found.results[0])[1], table(found.results[1])[1])
 
 
+def test_cells_that_agree_stay_stacked() -> None:
+    kept, engine = list[pt.Tuner](), Traced(steps=2)
+
+    def keep(zeta: float, seed: int) -> pt.Tuner:
+        kept.append(build(zeta, seed))
+        return kept[-1]
+
+    pt.fit_grid(keep, GRID, outer_steps=2, engine=engine, progress=False)
+    assert not engine.stateful
+
+
 def test_a_cell_that_changes_on_the_way_is_not_stacked_any_more() -> None:
     """A listener gives one cell another slope; the others keep theirs."""
 

@@ -77,8 +77,16 @@ def by_hand(objective: str, lam: Tensor, steps: int = 3) -> tuple[Tensor, Tensor
     return risk, total
 
 
+class WithoutValidGradient(pt.PACBayes):
+    """Eq. 5 with a validation gradient of zero, which is the regularizer of `Flatness`."""
+
+    uses_valid_gradient = False
+
+
 @pytest.mark.parametrize("zeta", [0.0, 0.3, 7.0])
-@pytest.mark.parametrize(("make", "kind"), [(pt.PACBayes, "pac-bayes"), (pt.Flatness, "flatness")])
+@pytest.mark.parametrize(
+    ("make", "kind"), [(pt.PACBayes, "pac-bayes"), (pt.Flatness, "flatness"), (WithoutValidGradient, "flatness")]
+)
 def test_value_and_gradient_are_those_of_risk_plus_zeta_root(make: Callable[..., Any], kind: str, zeta: float) -> None:
     lam = torch.tensor(0.2, dtype=DOUBLE, requires_grad=True)
     risk, total = by_hand(kind, lam)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
 import pactune as pt
 from pactune.data import as_source
@@ -24,3 +25,19 @@ def test_evaluation_at_once_is_that_of_each_model(
         alone = problem.evaluate(source)
         assert at_once.risk == pytest.approx(alone.risk, rel=1e-5)
         assert at_once.metrics == pytest.approx(alone.metrics, rel=1e-5)
+
+
+def test_each_training_set_is_judged_by_the_training_loss(
+    make: Callable[..., pt.Tuner], linear: Callable[..., Any], classes: Callable[..., Any]
+) -> None:
+    def valid_loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def train_loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
+        return 3 * valid_loss(model, batch, hyper)
+
+    losses = {"train_loss": train_loss, "valid_loss": valid_loss}
+    problems = [make(linear(seed), train=classes(12, seed), **losses).problem for seed in range(2)]
+    found = StackedModels(problems).evaluate([problem.train for problem in problems])
+    for problem, at_once in zip(problems, found, strict=True):
+        assert at_once.risk == pytest.approx(problem.evaluate(problem.train).risk, rel=1e-5)

@@ -15,6 +15,7 @@ __all__ = [
     "MONITOR_ALLOWED",
     "PRIVACY_ALLOWED",
     "certificates",
+    "contributing",
     "monitor",
     "privacy_page",
     "runs",
@@ -49,6 +50,17 @@ MONITOR_ALLOWED = [
     "ζ transferred (0, so",
     "| linear 64-10 |",
 ]
+
+
+def contributing() -> list[str]:
+    """Return what CONTRIBUTING.md says of the last sample of mutants."""
+    counts = read("benchmarks/results/mutants.json")["samples"][-1]["counts"]
+    shares = (100 * counts[key] / counts["real"] for key in ("noticed at first", "noticed with the tests added since"))
+    first, now = (n(share, ".0f") for share in shares)
+    return [
+        f"Of the {n(counts['real'])} changes of the last sample that matter, the tests noticed {first} % when it was "
+        f"drawn and {now} % with the tests written since"
+    ]
 
 
 def certificates() -> list[str]:

@@ -66,6 +66,12 @@ def test_union_is_nearer_to_the_prior() -> None:
     assert float(union) == pytest.approx(float(alone) / 4, rel=0.1)
 
 
+def test_the_posterior_trains_on_both_samples_unless_told_otherwise() -> None:
+    p = problem()
+    assert torch.equal(train_side(p).paths().kl, train_side(p, union=True).paths().kl)
+    assert not torch.equal(train_side(p).paths().kl, train_side(p, union=False).paths().kl)
+
+
 def test_validation_side_costs_nothing_without_tuning_and_something_with_it() -> None:
     p = problem(hyper=None)
     plain = pt.certify(validation_side(p))

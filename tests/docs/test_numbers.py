@@ -30,7 +30,7 @@ def page(name: str) -> str:
 
 
 def test_no_page_is_left_out() -> None:
-    pages = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    pages = ["CONTRIBUTING.md", "README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
     assert sorted([*PAGES, WRITTEN_FROM_DOCSTRINGS]) == sorted(pages)
 
 

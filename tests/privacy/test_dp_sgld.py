@@ -25,7 +25,9 @@ def data(rows: int = 12) -> tuple[Tensor, Tensor]:
 
 
 def test_a_step_is_the_mean_of_clipped_gradients_plus_noise() -> None:
-    model, (x, y) = nn.Linear(4, 3), data(6)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # one start in sixty has no gradient that is long enough for the clip
+        model, (x, y) = nn.Linear(4, 3), data(6)
     private = DPSGLD(lr=0.1, clip=0.5, batch_size=6, inverse_temperature=50.0)
     run = private.run(model, (x, y), loss=F.cross_entropy, generator=seeded(1), chains=2)
     clipped = []
