@@ -54,7 +54,7 @@ ALLOWED = [
 
 def claims() -> list[str]:
     """Return what the page says, rendered from the stored results."""
-    return [*_options(), *_steps(), *_stride_and_grid(), *_gpu(), *_unroll(), *_unroll_prose(), *_growth()]
+    return [*_options(), *_check(), *_steps(), *_stride_and_grid(), *_gpu(), *_unroll(), *_unroll_prose(), *_growth()]
 
 
 def _quartiles(found: dict[str, float]) -> str:
@@ -84,6 +84,12 @@ def _options() -> list[str]:
         f"({times[f'{fused}, autotuned']} against {times[fused]} for one run, {times[f'10 runs, {fused}, autotuned']} "
         f"against {times[f'10 runs, {fused}']} for ten)",
     ]
+
+
+def _check() -> list[str]:
+    found = read("benchmarks/results/recording_check.json")
+    ten, fifty, thousand = (_quartiles(found[f"T = {length}"]["checked ÷ unchecked"]) for length in (10, 50, 1000))
+    return [f"take {ten} times as long, with T = 50 {fifty} and with T = 1000 {thousand}"]
 
 
 def _steps() -> list[str]:
