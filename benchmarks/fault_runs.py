@@ -77,7 +77,8 @@ def run_grid(folder: Path, steps: int) -> Final:
         outer = torch.optim.SGD(hyper.parameters(), lr=lr)  # runs of a grid share all settings of the inner dynamics
         return pt.Tuner(problem, inner=pt.SGD(lr=1.0), inner_steps=100, outer=outer, objective=pt.PACBayes(0.1), seed=0)
 
-    found = pt.fit_grid(build, {"lr": [0.0, 1e-4, 3e-4]}, outer_steps=steps, run_dir=folder, resume=True, progress=False)
+    cells = {"lr": [0.0, 1e-4, 3e-4]}
+    found = pt.fit_grid(build, cells, outer_steps=steps, run_dir=folder, resume=True, progress=False)
     parts = [final(result) for result in found.results]
     return {
         "rows": [row for part in parts for row in part["rows"]],

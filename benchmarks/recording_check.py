@@ -2,8 +2,8 @@
 
     python benchmarks/recording_check.py [--repeats 15]
 
-The first measured step of a round runs as it is written and is compared with its recording. The ratio is the CPU time of
-such rounds over the time of rounds that run every step from recordings and compare nothing.
+The first measured step of a round runs as it is written and is compared with its recording. The ratio is the CPU time
+of such rounds over the time of rounds that run every step from recordings and compare nothing.
 """
 
 from __future__ import annotations
