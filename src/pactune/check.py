@@ -202,11 +202,7 @@ def _path_sums(plan: Plan, paths: list[Path], hyper: Params) -> Tensor:
 
 def _objective(plan: Plan, paths: list[Path], hyper: Params) -> Callable[[Params], Tensor]:
     """Return J as the plan's estimators differentiate it, as a function of λ."""
-    here = (
-        path_sums(plan, paths, hyper)
-        if plan.trajectory.objective.has_path
-        else torch.zeros(0, device=plan.trajectory.problem.device)
-    )
+    here = _path_sums(plan, paths, hyper)
 
     def value(at: Params) -> Tensor:
         return frozen_risk(plan, paths, at) + plan.zeta * frozen_regularizer(plan, paths, here, at)
@@ -219,11 +215,7 @@ def _implicit(plan: Plan, paths: list[Path], outcome: Outcome, solved: list[Solv
     chains, hyper = [chain for chain in solved if chain is not None], paths[0].hyper
     if len(chains) < len(solved):
         return None
-    here = (
-        path_sums(plan, paths, hyper)
-        if plan.trajectory.objective.has_path
-        else torch.zeros(0, device=plan.trajectory.problem.device)
-    )
+    here = _path_sums(plan, paths, hyper)
     gradient = scale(1 / len(chains), functools.reduce(add, [chain.gradient(hyper) for chain in chains]))
 
     def value(at: Params) -> Tensor:

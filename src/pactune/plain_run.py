@@ -63,7 +63,7 @@ class PlainRun:
     def step(self, tuned: Lane) -> Rounds[PlainStep | None]:
         """Make one more outer step, unless there were enough; the first round of an offline run is shared."""
         tuner, problem, start = self._tuner, self._tuner.problem, self._tuner.start_hyper
-        if len(self.rows) >= self._steps or diverged_at(self.rows) is not None:
+        if len(self.rows) >= self._steps or diverged_at(self.rows[-1:]) is not None:
             return None
         if tuned.rounds == 1 and not tuner.online:
             lane = replace(self._lane, states=tuned.states, lead=tuned.lead, rounds=tuned.rounds)
@@ -89,7 +89,7 @@ class PlainRun:
             return
         self._lane.follow(step.lane)
         self.rows.append(step.row)
-        if diverged_at(self.rows) is not None:
+        if diverged_at(self.rows[-1:]) is not None:
             warn_user(
                 f"plain training, with λ fixed where it started, diverged in outer step {self._lane.rounds}; "
                 "there is nothing to compare the tuned run with"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.errors import DataError, GradientError, PactuneError, SettingError
+from pactune.streams import GLOBAL_STATE
 from pactune.swap import Places, owner
 from pactune.trees import Params, split
 
@@ -107,7 +108,7 @@ def buffer_places(model: nn.Module) -> tuple[Places, Params]:
 def forked(model: nn.Module, key: int) -> Iterator[None]:
     """Seed the generators of every device that the model is on, and put them back on exit."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
+    with GLOBAL_STATE, torch.random.fork_rng(devices=list(devices)):
         torch.default_generator.manual_seed(key)
         for device in devices:
             torch.cuda.default_generators[device.index or 0].manual_seed(key)
