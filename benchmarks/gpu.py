@@ -21,8 +21,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine import Captured, Eager, Engine, Outcome, Runner
-from pactune.experiments.models import make_model
+from pactune.engines import Captured, Eager
+from pactune.paper.models import make_model
+from pactune.rounds.engine import Engine
+from pactune.rounds.plan import RoundOutcome
+from pactune.stacking.runner import Runner
 
 FAST = {"tf32": True, "channels_last": True, "fuse": "updates"}
 ENGINES: dict[str, tuple[Engine, int, int]] = {  # engine, runs at once, inner steps of a round
@@ -88,10 +91,10 @@ def resnet18() -> dict[str, Any]:
         pairs = [(one, one.plan(1e-6)) for one in tuners]
         runner = Runner(engine)
 
-        outcomes: list[Outcome] = []
+        outcomes: list[RoundOutcome] = []
 
-        def run(runner: Runner = runner, pairs: list[Any] = pairs, outcomes: list[Outcome] = outcomes) -> None:
-            outcomes[:] = runner.run([one.lane.job(plan, one.problem.hyperparameters()) for one, plan in pairs])
+        def run(runner: Runner = runner, pairs: list[Any] = pairs, outcomes: list[RoundOutcome] = outcomes) -> None:
+            outcomes[:] = runner.run([one.lane.request(plan, one.problem.hyperparameters()) for one, plan in pairs])
 
         first = seconds(run)
         each = seconds(run) / (steps * count) * 1e3

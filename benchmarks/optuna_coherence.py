@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.experiments.intervals import mean_interval
 from pactune.integrations.optuna import CoherenceObjective, best_trial, score
+from pactune.paper.intervals import mean_interval
 
 RESULTS = Path(__file__).parent / "results" / "optuna_coherence.json"
 ROWS = {"digits": (100, 20), "cancer": (40, 10)}  # training and validation rows

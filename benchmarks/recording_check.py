@@ -20,8 +20,8 @@ from measuring import interleave, machine, ratio, write
 from steps import rounds, tuner
 from torch import nn
 
-from pactune.engine import Engine, Traced
-from pactune.engine.base import Track
+from pactune.engines import Traced
+from pactune.rounds.engine import Engine, RoundChain
 
 NAME = "recording_check.json"
 LENGTHS = (10, 50, 1000)
@@ -32,8 +32,8 @@ STEPS = 2000  # inner steps that one measurement makes
 class Unchecked(Traced):
     """The traced engine without the comparison."""
 
-    def _run(self, track: Track, steps: int) -> int:
-        return self._run_recorded(track, 0, steps, self._recordings)
+    def _run(self, round_chain: RoundChain, steps: int) -> int:
+        return self._run_recorded(round_chain, 0, steps, self._recordings)
 
 
 def repeated(engine: Engine, length: int) -> Callable[[], None]:

@@ -22,9 +22,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine import Compiled, Engine, Runner, Traced
-from pactune.experiments.digits import load_digits
-from pactune.experiments.models import make_model
+from pactune.demo.digits import load_digits
+from pactune.engines import Compiled, Traced
+from pactune.paper.models import make_model
+from pactune.rounds.engine import Engine
+from pactune.stacking.runner import Runner
 
 NAME = "steps.json"
 ZETAS = [0.0, *(10.0**-k for k in range(3, 11))]
@@ -55,7 +57,7 @@ def rounds(tuners: list[pt.Tuner], engine: Engine | str) -> Callable[[], Any]:
     pairs = list(zip(tuners, plans, strict=True))
 
     def run() -> None:
-        outcomes = runner.run([one.lane.job(plan, one.problem.hyperparameters()) for one, plan in pairs])
+        outcomes = runner.run([one.lane.request(plan, one.problem.hyperparameters()) for one, plan in pairs])
         for (one, _), outcome in zip(pairs, outcomes, strict=True):
             one.lane.follow(one.lane.after(outcome))
 

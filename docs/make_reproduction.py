@@ -9,9 +9,9 @@ from pathlib import Path
 
 from claims.text import fill_tables
 
-from pactune.experiments.records import StudyRecord, read_studies
-from pactune.report.methods import gains_table, markdown, methods_table, ordered
-from pactune.report.weight_decay import study_section
+from pactune.paper.pages.methods import gains_table, markdown, methods_table, ordered
+from pactune.paper.pages.weight_decay import study_section
+from pactune.paper.records import StudyRecord, read_studies
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction.md"

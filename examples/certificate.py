@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import pactune as pt
 from pactune import bounds
-from pactune.engine import PairedChains
+from pactune.bounds.coupled_langevin import CoupledChains
 
 pixels, labels = load_digits(return_X_y=True)
 order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
@@ -16,7 +16,7 @@ train, valid, fresh = (x[:700], y[:700]), (x[700:1400], y[700:1400]), (x[1400:],
 model = torch.nn.Linear(64, 10)
 hyper = pt.WeightDecay(model, per="global")
 problem = pt.Problem(model, hyper, train=train, valid=valid, loss=F.cross_entropy)
-chain = PairedChains(lr=0.5, inverse_temperature=700.0, steps=60)
+chain = CoupledChains(lr=0.5, inverse_temperature=700.0, steps=60)
 
 print("-- train side: the prior is a chain on the validation images")
 print(pt.certify(bounds.TrainSide(problem, chain, pt.Provenance().touch("prior hyper"), models=4)))

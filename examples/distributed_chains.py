@@ -39,7 +39,7 @@ tuner = pt.Tuner(
     parallel=pt.Parallel(),
 )
 result = tuner.fit(outer_steps=8, test=(x[60:], y[60:]))
-if tuner.team.leader:
+if tuner.ranks.leader:
     for row in result.rows[::7]:
         print(f"outer step {row['outer_step']}: J {row['objective']:.4f}, risk on test {row['test_risk']:.4f}")
 if dist.is_initialized():

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional
 
 import pactune as pt
-from pactune.auto import _folds
-from pactune.engine import run_round
-from pactune.experiments.digits import DemoSettings, load_digits, run_one
+from pactune.demo.digits import DemoSettings, load_digits, run_one
+from pactune.rounds.round import run_round
 from pactune.tracking import read_journal
+from pactune.tuning.auto_zeta import _folds
 
 OUTER = 6
 
@@ -97,7 +97,7 @@ def test_relative_zeta_balances_the_two_gradients() -> None:
     result = _tuner(pt.AutoZeta(folds=2, fractions=(1.0,))).fit(2)
     twin = _tuner(result.zeta)
     plan = twin.plan(result.zeta)
-    outcome = run_round(twin.lane.job(plan, twin.problem.hyperparameters()))
+    outcome = run_round(twin.lane.request(plan, twin.problem.hyperparameters()))
     risk = math.sqrt(sum(float(g.square().sum()) for g in outcome.risk_gradient.values()))
     path = math.sqrt(sum(float(g.square().sum()) for g in outcome.path_gradient.values()))
     assert result.zeta * path == pytest.approx(risk, rel=1e-5)

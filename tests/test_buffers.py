@@ -136,7 +136,7 @@ def test_measuring_leaves_the_state_alone(build: Any, make: Any) -> None:
     plan, lane = tuner.plan(0.5), tuner.lane
     (state,) = lane._starts(tuner.problem.hyperparameters())[0]
     before = clone(state.buffers)
-    (tick,) = tuner.world.ticks(0, 1)
-    seen = plan.trajectory.observe(state, tuner.problem.hyperparameters(), tick, by_hyper=True, by_params=True)
+    (data,) = tuner.inputs.step_data(0, 1)
+    seen = plan.trajectory.observe(state, tuner.problem.hyperparameters(), data, by_hyper=True, by_params=True)
     assert all(torch.equal(value, before[name]) for name, value in state.buffers.items())
     assert not all(torch.equal(value, before[name]) for name, value in seen.buffers.items())

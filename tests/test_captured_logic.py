@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import pactune as pt
-from pactune.engine import Captured, captured, choice
-from pactune.engine.traced import as_flat, trace
+from pactune.engines import Captured, captured, choice
+from pactune.engines.traced import as_flat, trace
 
 
 class Graph:
@@ -52,7 +52,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(captured, "_program", recorded)
-    monkeypatch.setattr(Captured, "_reason", lambda self, tracks: None)
+    monkeypatch.setattr(Captured, "_reason", lambda self, round_chains: None)
     monkeypatch.setattr(choice, "_checked", lambda engine, problem: engine)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.testing.differences import slope
+from pactune.gradient_check.differences import slope
 from pactune.trees import Params
 
 ROWS = 300  # many kinks: with seed 2 some lie within the usual step

@@ -17,9 +17,9 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.dynamics import Dynamics
-from pactune.engine import rounds
 from pactune.hypergradient import Estimator
 from pactune.objectives import Objective
+from pactune.rounds import round as rounds
 from pactune.trees import Params
 
 T, ROWS, TOLERANCE = 4, 9, 1e-6

@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 import pactune as pt
-from pactune.data import Source, as_source
+from pactune.problem.data import Source, as_source
 from pactune.streams import Streams
 
 ROWS, SIZE = 10, 4
@@ -177,7 +177,7 @@ def test_own_sampler_cannot_go_back() -> None:
 def test_lanes_of_an_own_sampler_are_independent() -> None:
     given = KINDS["iterable"]()
     rows_of(given, 2)
-    other = given.batch(0, Streams(0), "train", lane="plain")
+    other = given.batch(0, Streams(0), "train", reader="plain")
     assert other.data.tolist() == X[:SIZE].tolist()
     assert given.batch(2, Streams(0), "train").data.tolist() == X[2 * SIZE :].tolist()
 

@@ -21,12 +21,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pactune as pt
 from pactune import bounds
-from pactune.engine import PairedChains
+from pactune.bounds.coupled_langevin import CoupledChains
 from pactune.integrations.batches import Endless
 from pactune.privacy import DPSGLD, membership_audit
-from pactune.provenance import Provenance
+from pactune.problem.provenance import Provenance
 from pactune.streams import Streams
-from pactune.testing import Quadratic
+from tests.quadratic import Quadratic
 
 ROOT = Path(pt.__file__).parent
 FACTORIES = {function.__name__ for function in _device_constructors()}
@@ -154,7 +154,7 @@ def _certificates(make: Any, classes: Any, linear: Any) -> Callable[[], Any]:
     free = Provenance().touch("prior hyper").touch("default hyper").touch("initial").touch("model").touch("hyper")
     sides = [
         lambda: bounds.HoldOut(model, fresh, provenance=free),
-        lambda: bounds.TrainSide(problem, PairedChains(0.2, 50.0, 5), provenance=free, models=2),
+        lambda: bounds.TrainSide(problem, CoupledChains(0.2, 50.0, 5), provenance=free, models=2),
     ]
     return lambda: [pt.certify(side()).value for side in sides]
 

@@ -7,7 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from pactune.engine import Job, Move, Plan, Question, Reading, Runner, drive
+from pactune.rounds.plan import RoundPlan, RoundRequest
+from pactune.stacking.lockstep import run_in_lockstep
+from pactune.stacking.requests import EvaluationRequest, OuterStepRequest, ValueRequest
+from pactune.stacking.runner import Runner
 
 
 class Notes(Runner):
@@ -24,8 +27,8 @@ class Notes(Runner):
             raise ArithmeticError(kind)
         return list(range(len(asked)))
 
-    def run(self, jobs: Sequence[Any]) -> list[Any]:
-        return self._answer("tuned" if jobs[0].plan.derivatives else "plain", jobs)
+    def run(self, requests: Sequence[Any]) -> list[Any]:
+        return self._answer("tuned" if requests[0].plan.derivatives else "plain", requests)
 
     def read(self, readings: Sequence[Any]) -> list[Any]:
         return self._answer("read", readings)
@@ -40,26 +43,26 @@ class Notes(Runner):
 NOTHING = cast(Any, None)
 
 
-def job(*, tuned: bool = True) -> Job:
-    plan = Plan(NOTHING, 1, 0.0, NOTHING, NOTHING, derivatives=tuned)
-    return Job(plan, [], {}, lambda _: [])
+def request(*, tuned: bool = True) -> RoundRequest:
+    plan = RoundPlan(NOTHING, 1, 0.0, NOTHING, NOTHING, derivatives=tuned)
+    return RoundRequest(plan, [], {}, lambda _: [])
 
 
 def run(*, plain: bool, seen: list[Any], rounds: int = 2) -> Iterator[Any]:
     """Ask in the order of an outer step."""
     for _ in range(rounds):
-        yield Move(NOTHING)
-        seen.append((yield job()))
-        yield Reading(NOTHING, NOTHING, 0.0)
+        yield OuterStepRequest(NOTHING)
+        seen.append((yield request()))
+        yield ValueRequest(NOTHING, NOTHING, 0.0)
         if plain:
-            yield job(tuned=False)
-        yield Question(NOTHING, {})
+            yield request(tuned=False)
+        yield EvaluationRequest(NOTHING, {})
     return "end"
 
 
 def test_runs_of_different_length_meet_at_their_rounds() -> None:
     notes, seen = Notes(), [[], [], []]
-    ends = drive([run(plain=index == 1, seen=seen[index]) for index in range(3)], notes)
+    ends = run_in_lockstep([run(plain=index == 1, seen=seen[index]) for index in range(3)], notes)
     assert ends == ["end"] * 3
     assert seen == [[0, 0], [1, 1], [2, 2]]
     once = [("move", 3), ("tuned", 3), ("read", 3), ("evaluate", 2)]
@@ -71,10 +74,10 @@ def test_runs_of_different_length_meet_at_their_rounds() -> None:
 def test_an_error_arrives_where_it_was_asked_for() -> None:
     def careful() -> Iterator[Any]:
         try:
-            yield job()
+            yield request()
         except ArithmeticError as error:
             return f"caught {error}"
 
-    assert drive([careful(), careful()], Notes(fails="tuned")) == ["caught tuned"] * 2
+    assert run_in_lockstep([careful(), careful()], Notes(fails="tuned")) == ["caught tuned"] * 2
     with pytest.raises(ArithmeticError, match="read"):
-        drive([run(plain=False, seen=[])], Notes(fails="read"))
+        run_in_lockstep([run(plain=False, seen=[])], Notes(fails="read"))

@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.dynamics import Dynamics, StepInputs
-from pactune.engine import run_round
+from pactune.rounds.round import run_round
 from pactune.trees import Params, clone
 
 STEPS = 50
@@ -161,12 +161,14 @@ def test_langevin_noise_of_steps_and_chains_is_independent() -> None:
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
     tuner = pt.Tuner(given, inner=pt.Langevin(0.1, 10.0), inner_steps=5, outer=outer, chains=2)
-    draws = [torch.cat([n.reshape(-1) for n in t.noise.values()]) for s in range(20) for t in tuner.world.ticks(s, 2)]
+    draws = [
+        torch.cat([n.reshape(-1) for n in t.noise.values()]) for s in range(20) for t in tuner.inputs.step_data(s, 2)
+    ]
     gram = torch.corrcoef(torch.stack(draws))
     size = len(draws[0])  # 43 numbers each: a correlation has standard error 1/√43 = 0.15
     off = gram[~torch.eye(len(draws), dtype=torch.bool)]
     assert float(off.abs().max()) < 5 / math.sqrt(size)
-    assert torch.equal(tuner.world.ticks(3, 2)[1].noise["0.bias"], tuner.world.ticks(3, 2)[1].noise["0.bias"])
+    assert torch.equal(tuner.inputs.step_data(3, 2)[1].noise["0.bias"], tuner.inputs.step_data(3, 2)[1].noise["0.bias"])
 
 
 def test_adam_with_inputs_that_are_always_zero_has_no_nan() -> None:
@@ -246,10 +248,10 @@ def test_a_round_leaves_where_it_started_alone() -> None:
     tuner = pt.Tuner(given, inner=pt.Adam(1e-2), inner_steps=6, outer=outer, objective=pt.PACBayes(0.1))
     plan, lane = tuner.plan(0.1), tuner.lane
     for _ in range(2):
-        job = lane.job(plan, given.hyperparameters())
-        (state,) = job.states
+        request = lane.request(plan, given.hyperparameters())
+        (state,) = request.states
         before = [value.clone() for part in (state.params, *state.slots.values()) for value in part.values()]
-        outcome = run_round(job)
+        outcome = run_round(request)
         after = [value for part in (state.params, *state.slots.values()) for value in part.values()]
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
         lane.follow(lane.after(outcome))

@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import pactune as pt
-from pactune.engine import Captured, Compiled, Eager, Engine, Traced
+from pactune.engines import Captured, Compiled, Eager, Traced
+from pactune.rounds.engine import Engine
 
 T = 23  # not a multiple of the steps of any recording
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -101,7 +102,7 @@ def histories(one: pt.Tuner, other: pt.Tuner, outer_steps: int = 3) -> tuple[Any
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_traced_steps_are_the_eager_steps_bit_for_bit(problem: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         eager, traced = histories(
             tuner("eager", dtype=torch.float32, **PROBLEMS[problem]),
             tuner(Traced(steps=2), dtype=torch.float32, **PROBLEMS[problem]),
@@ -120,7 +121,7 @@ def test_compiled_steps_agree_to_rounding(problem: str) -> None:
 @CUDA
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_captured_steps_agree_to_rounding(problem: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         eager, captured = histories(
             tuner("eager", device="cuda", **PROBLEMS[problem]),
             tuner(Captured(steps=4), device="cuda", **PROBLEMS[problem]),
@@ -154,7 +155,7 @@ def test_chains_at_once_are_chains_one_by_one(problem: str) -> None:
 
 def test_recording_is_used_and_not_the_fallback(caplog: pytest.LogCaptureFixture) -> None:
     engine = Traced(steps=2)
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         tuner(engine).fit(2)
     assert not caplog.messages
     assert engine._recordings
@@ -194,7 +195,7 @@ def test_what_cannot_be_recorded_is_run_step_by_step_with_its_reason(
 ) -> None:
     torch.manual_seed(0)
     net = make().double()
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         eager, traced = histories(with_model(copy.deepcopy(net), "eager"), with_model(net, "traced"))
     assert eager.equals(traced)
     assert any(reason in message for message in caplog.messages)
@@ -230,7 +231,7 @@ def test_data_that_can_only_be_read_in_order_are_read_once(chains: int, caplog: 
         outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
         return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine, chains=chains)
 
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         eager, traced = histories(build("eager"), build("traced"))
     assert eager.equals(traced)
     assert any("in order" in message for message in caplog.messages)
@@ -316,7 +317,7 @@ def test_a_model_that_never_stays_the_same_is_run_step_by_step(caplog: pytest.Lo
         outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
         return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
 
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         eager, traced = histories(made("eager"), made(Traced(steps=2)), outer_steps=6)
     assert eager.equals(traced)
     assert sum("one by one from now on" in message for message in caplog.messages) == 1

@@ -230,7 +230,7 @@ def test_plot_of_a_run_that_never_finished_a_step(make: Any) -> None:
 def test_progress_lines_are_throttled(make: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     make().fit(3, progress=True)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("pactune.callbacks.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("pactune.results.callbacks.LINE_SECONDS", 0.0)
     make().fit(3, progress=True)
     assert capsys.readouterr().err.count("outer step") == 3
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune import bounds, privacy
-from pactune.engine import Captured, Traced
+from pactune.engines import Captured, Traced
 
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
 

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine import Move, Traced
-from pactune.engine.stack import Stack
-from pactune.engine.stacked import JointPair
-from pactune.engine.together import ELEMENTWISE, move_all
+from pactune.engines import Traced
+from pactune.engines.joint_gradients import JointGradients
+from pactune.stacking.batched import ELEMENTWISE, move_all
+from pactune.stacking.requests import OuterStepRequest
+from pactune.stacking.stack import Stack
 from pactune.tracking import read_journal
 
 GRID = {"zeta": [0.0, 0.05], "seed": [0, 1]}
@@ -109,7 +110,7 @@ def test_at_once_is_one_by_one(case: str) -> None:
 
 @pytest.mark.parametrize(("case", "stacked"), [("decay", True), ("BatchNorm", False), ("dropout", False)])
 def test_what_is_stacked(case: str, stacked: bool, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         pt.fit_grid(
             lambda **cell: build(**cell, **CASES[case]), GRID, outer_steps=1, engine=Traced(steps=2), progress=False
         )
@@ -120,7 +121,7 @@ def test_cells_that_differ_in_more_than_values_run_one_by_one(caplog: pytest.Log
     def mixed(zeta: float, seed: int) -> pt.Tuner:
         return build(zeta, seed, inner=pt.Adam(lr=1e-2 * (1 + seed)))
 
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         found = pt.fit_grid(mixed, GRID, outer_steps=2, engine=Traced(steps=2), progress=False)
     assert any("differ in more than" in message for message in caplog.messages)
     alone = mixed(0.05, 1).fit(2, progress=False)
@@ -215,7 +216,7 @@ def test_losses_of_the_same_making_are_stacked(caplog: pytest.LogCaptureFixture)
         loss = nn.CrossEntropyLoss(label_smoothing=0.1)
         return build(zeta, seed, losses={"loss": loss, "metrics": share_above(0.5)}, inner=pt.SGD(lambda step: 0.1))
 
-    with caplog.at_level(logging.INFO, "pactune.engine"):
+    with caplog.at_level(logging.INFO, "pactune.engines"):
         pt.fit_grid(own, GRID, outer_steps=1, engine=Traced(steps=2), progress=False)
     assert not any("not stacked" in message for message in caplog.messages)
 
@@ -284,13 +285,13 @@ def test_build_must_return_a_tuner() -> None:
 
 def test_both_gradients_at_once() -> None:
     tuners = [build(zeta, seed) for zeta in (0.0, 0.1) for seed in (0, 1, 2)]
-    jobs = [tuner.lane.job(tuner.plan(0.1), tuner.problem.hyperparameters()) for tuner in tuners]
-    joined = Stack(jobs).join(jobs)
-    (state,), (tick,), trajectory = joined.states, joined.ticks(0), joined.plan.trajectory
-    joint = JointPair.of(trajectory, [tick.train], [tick.valid])
+    requests = [tuner.lane.request(tuner.plan(0.1), tuner.problem.hyperparameters()) for tuner in tuners]
+    joined = Stack(requests).join(requests)
+    (state,), (data,), trajectory = joined.states, joined.step_data(0), joined.plan.trajectory
+    joint = JointGradients.of(trajectory, [data.train], [data.valid])
     assert joint is not None
-    found = joint(state, joined.hyper, tick._replace(train=joint.batch))
-    wanted = trajectory.pair(state, joined.hyper, tick)
+    found = joint(state, joined.hyper, data._replace(train=joint.batch))
+    wanted = trajectory.pair(state, joined.hyper, data)
     for part, expected in zip(found[:2], wanted[:2], strict=True):
         for name, value in expected.items():
             assert value.abs().max() > 1e-3
@@ -308,10 +309,10 @@ def test_both_gradients_at_once() -> None:
 )
 def test_gradients_that_differ_in_more_than_rows_are_not_joined(changes: dict[str, Any]) -> None:
     tuners = [build(0.1, seed, **changes) for seed in (0, 1)]
-    jobs = [tuner.lane.job(tuner.plan(0.1), tuner.problem.hyperparameters()) for tuner in tuners]
-    joined = Stack(jobs).join(jobs)
-    (tick,) = joined.ticks(0)
-    assert JointPair.of(joined.plan.trajectory, [tick.train], [tick.valid]) is None
+    requests = [tuner.lane.request(tuner.plan(0.1), tuner.problem.hyperparameters()) for tuner in tuners]
+    joined = Stack(requests).join(requests)
+    (data,) = joined.step_data(0)
+    assert JointGradients.of(joined.plan.trajectory, [data.train], [data.valid]) is None
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE)
@@ -324,7 +325,7 @@ def test_optimizers_move_together_as_alone(kind: Any) -> None:
         for _ in range(4):
             for tensor in (t for tensors in lists for t in tensors):
                 tensor.grad = torch.randn(3, generator=generator)
-            moves = [Move(one) for one in optimizers]
+            moves = [OuterStepRequest(one) for one in optimizers]
             for group in [moves] if together else [[move] for move in moves]:
                 move_all(group)
         assert all(len(one.state_dict()["state"]) == 2 for one in optimizers)
@@ -343,7 +344,7 @@ def test_optimizers_with_other_settings_or_schedulers_move_by_themselves() -> No
         for _ in range(3):
             for tensor in tensors:
                 tensor.grad = torch.ones(2)
-            moves = [Move(one) for one in optimizers]
+            moves = [OuterStepRequest(one) for one in optimizers]
             for group in [moves] if together else [[move] for move in moves]:
                 move_all(group)
             scheduler.step()

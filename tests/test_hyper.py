@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.hooks import holders
+from pactune.problem.hooks import holders
 from pactune.trees import Params, clone
 
 

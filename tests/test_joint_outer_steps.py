@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from pactune.engine.plan import Move
-from pactune.engine.together import move_all
+from pactune.stacking.batched import move_all
+from pactune.stacking.requests import OuterStepRequest
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 MAKERS: dict[str, Make] = {
@@ -35,7 +35,7 @@ def values(found: list[torch.optim.Optimizer]) -> list[Any]:
 
 def step_all(found: list[torch.optim.Optimizer], times: int = 2) -> None:
     for _ in range(times):
-        move_all([Move(one) for one in found])
+        move_all([OuterStepRequest(one) for one in found])
 
 
 @pytest.fixture

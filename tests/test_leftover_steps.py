@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 import pactune as pt
-from pactune.engine import Traced
+from pactune.engines import Traced
 
 
 def test_a_measured_step_is_not_run_in_place_of_an_unmeasured_one(make: Callable[..., pt.Tuner]) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine.likeness import ChangeDetector, alike, equal, snapshot
+from pactune.engines.snapshots import ChangeDetector, alike, equal, snapshot
 
 
 def power(p: Any) -> Any:

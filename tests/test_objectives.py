@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.bounds.langevin_kl import ChainStep, unequal_path_kl
+from pactune.gradient_check.frozen import record_path
 from pactune.objectives import PathContext
-from pactune.testing.frozen import record_path
 from pactune.trees import Params, clip, dot, sub
 
 DOUBLE = torch.float64

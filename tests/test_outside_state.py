@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import pactune as pt
-from pactune.engine import Traced
+from pactune.engines import Traced
 
 SCALE = 1.0
 

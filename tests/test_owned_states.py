@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import pactune as pt
-from pactune.engine.chain import Chain
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.rounds.chain import Chain
 
 Make = Callable[..., pt.Tuner]
 
@@ -21,8 +21,8 @@ def test_a_chain_gives_its_memory_away_once_it_is_its_own(
 ) -> None:
     """After no step the state is still that of the last round, which is kept."""
     tuner = make(inner=pt.Adam(lr=0.1), inner_steps=6)
-    job = tuner.lane.job(tuner.plan(0.05), tuner.problem.hyperparameters())
-    chain = Chain(job.plan, job.states[0], job.hyper, None)
+    request = tuner.lane.request(tuner.plan(0.05), tuner.problem.hyperparameters())
+    chain = Chain(request.plan, request.states[0], request.hyper, None)
     seen: list[bool] = []
     advance = Trajectory.advance
 
@@ -33,19 +33,19 @@ def test_a_chain_gives_its_memory_away_once_it_is_its_own(
     monkeypatch.setattr(Trajectory, "advance", watch)
     chain.jump(chain.carry, steps)
     for t in (steps, steps + 1):
-        chain.step(job.ticks(t)[0], job.hyper)
+        chain.step(request.step_data(t)[0], request.hyper)
     assert seen == donated
 
 
 def test_the_state_at_the_start_of_a_round_survives_it(make: Make) -> None:
     tuner = make(inner=pt.Adam(lr=0.1), inner_steps=6)
-    job = tuner.lane.job(tuner.plan(0.05), tuner.problem.hyperparameters())
-    before = {name: value.clone() for name, value in job.states[0].params.items()}
-    chain = Chain(job.plan, job.states[0], job.hyper, None)
+    request = tuner.lane.request(tuner.plan(0.05), tuner.problem.hyperparameters())
+    before = {name: value.clone() for name, value in request.states[0].params.items()}
+    chain = Chain(request.plan, request.states[0], request.hyper, None)
     chain.jump(chain.carry, 0)
     for t in range(3):
-        chain.step(job.ticks(t)[0], job.hyper)
-    assert all(torch.equal(job.states[0].params[name], value) for name, value in before.items())
+        chain.step(request.step_data(t)[0], request.hyper)
+    assert all(torch.equal(request.states[0].params[name], value) for name, value in before.items())
 
 
 def test_a_gradient_that_the_user_clips_in_place_stays_whole_elsewhere(make: Make) -> None:
@@ -79,7 +79,7 @@ def test_a_start_that_is_taken_from_the_model_is_a_copy(make: Make) -> None:
         hypergradient=pt.Windowed(4),
         path_hypergradient=pt.Windowed(4),
     )
-    drawn = tuner.world.draw(0, 0)
+    drawn = tuner.inputs.draw(0, 0)
     with torch.no_grad():
         model.factor.mul_(2.0)
     assert torch.equal(drawn["factor"], torch.ones(3))

@@ -137,7 +137,7 @@ def test_several_inputs_and_own_metrics(classes: Any) -> None:
 
 
 def test_evaluation_averages_over_rows_not_batches(monkeypatch: pytest.MonkeyPatch, linear: Any, classes: Any) -> None:
-    monkeypatch.setattr("pactune.data.indexed.EVALUATION_ROWS", 4)
+    monkeypatch.setattr("pactune.problem.data.indexed.EVALUATION_ROWS", 4)
     model, (x, y) = linear(), classes(10, 2)
     problem = pt.Problem(model, pt.WeightDecay(model), train=(x, y), valid=(x, y), loss=F.cross_entropy, batch_size=3)
     with torch.no_grad():
@@ -249,8 +249,8 @@ def test_rounds_run_under_no_grad_too(make: Any) -> None:
 
 def test_a_subset_is_marked_by_its_own_rows(make: Any) -> None:
     problem = make().problem
-    assert [mark.size for mark in problem.marks] == [12, 10]
+    assert [mark.size for mark in problem.sample_ids] == [12, 10]
     part = problem.subset(torch.arange(5), torch.arange(4))
-    assert [mark.size for mark in part.marks] == [5, 4]
-    assert part.marks[0].shared(problem.marks[0]) == 5
-    assert [mark.size for mark in problem.marks] == [12, 10]
+    assert [mark.size for mark in part.sample_ids] == [5, 4]
+    assert part.sample_ids[0].shared(problem.sample_ids[0]) == 5
+    assert [mark.size for mark in problem.sample_ids] == [12, 10]

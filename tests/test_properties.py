@@ -11,11 +11,11 @@ from torch import Tensor
 
 import pactune as pt
 from pactune import trees
-from pactune.data import as_source
 from pactune.objectives.base import clip
+from pactune.problem.data import as_source
 from pactune.streams import Streams
-from pactune.testing import Quadratic
 from pactune.trees import Params
+from tests.quadratic import Quadratic
 
 SEEDS = st.integers(0, 2**32 - 1)
 NUMBERS = st.floats(-100, 100)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import pactune as pt
 from pactune.hypergradient import Estimator
-from pactune.testing import Quadratic, QuadraticRun
+from tests.quadratic import Quadratic, QuadraticRun
 
 T, LR, SIZE = 6, 0.2, 5
 TAU = 40.0
@@ -62,8 +62,8 @@ class Setup:
 
     def noise(self) -> Tensor:
         """Return √(2η/τ) ξ_t as the tuner draws it."""
-        ticks = [self.tuner.world.ticks(t, 1)[0] for t in range(self.steps)]
-        return (2 * LR / TAU) ** 0.5 * torch.stack([tick.noise["theta"] for tick in ticks if tick.noise])
+        step_data = [self.tuner.inputs.step_data(t, 1)[0] for t in range(self.steps)]
+        return (2 * LR / TAU) ** 0.5 * torch.stack([data.noise["theta"] for data in step_data if data.noise])
 
 
 def relative(a: Tensor, b: Tensor) -> float:

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import pactune as pt
-from pactune.engine import Captured, Traced
+from pactune.engines import Captured, Traced
 
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
 S, D, G, R = pt.SettingError, pt.DataError, pt.GradientError, pt.RunFolderError

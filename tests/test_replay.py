@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.engine import consumes_randomness
+from pactune.rounds.inputs import consumes_randomness
 from pactune.trees import Params
 
 

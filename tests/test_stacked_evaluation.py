@@ -9,8 +9,8 @@ import pytest
 from torch import Tensor, nn
 
 import pactune as pt
-from pactune.data import as_source
-from pactune.engine.stacked import StackedModels
+from pactune.problem.data import as_source
+from pactune.stacking.stacked import StackedModels
 
 
 @pytest.mark.parametrize("shared", [True, False])

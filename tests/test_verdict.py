@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pactune.verdict import judge_held_out, judge_run
+from pactune.results.verdict import judge_held_out, judge_run
 
 
 class Run(NamedTuple):

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 import pactune as pt
-from pactune.fit_settings import FitSettings
-from pactune.fitting import Fit
 from pactune.objectives import RelativeZeta
+from pactune.tuning.fit import Fit
+from pactune.tuning.fit_settings import FitSettings
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "zeta" / "simulate_runs.py"
 FEATURES, OUTER_STEPS, INNER_STEPS, LR = 31, 4, 25, 1e-3

@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional
 
 import pactune as pt
-from pactune import auto
 from pactune.objectives import AutoZeta
+from pactune.tuning import auto_zeta as auto
 
 PART = 50
 

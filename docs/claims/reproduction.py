@@ -7,9 +7,9 @@ import statistics
 from functools import cache
 
 from claims.text import ROOT, n, read
-from pactune.experiments.intervals import bootstrap_interval
-from pactune.experiments.records import RunRecord, StudyRecord, read_studies
-from pactune.experiments.rules import Comparison, Summary, compare, least_norm_row, summarise
+from pactune.paper.intervals import bootstrap_interval
+from pactune.paper.records import RunRecord, StudyRecord, read_studies
+from pactune.paper.rules import Comparison, Summary, compare, least_norm_row, summarise
 
 __all__ = ["ALLOWED", "claims"]
 

@@ -17,8 +17,6 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from pactune.bounds.certificate import Certificate, certify
-    from pactune.callbacks import Callback
-    from pactune.check import check_hypergradient
     from pactune.dynamics import SGD, Adam, Langevin, TorchOptim
     from pactune.errors import (
         CertificateError,
@@ -30,17 +28,8 @@ if TYPE_CHECKING:
         RunFolderError,
         SettingError,
     )
-    from pactune.grid import GridResult, fit_grid
-    from pactune.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
-    from pactune.hypergradient import (
-        ConjugateGradient,
-        ForwardMode,
-        Identity,
-        Implicit,
-        Neumann,
-        Truncated,
-        Windowed,
-    )
+    from pactune.gradient_check.check import check_hypergradient
+    from pactune.hypergradient import ConjugateGradient, ForwardMode, Identity, Implicit, Neumann, Truncated, Windowed
     from pactune.monitor import CoherenceMonitor
     from pactune.objectives import (
         AutoZeta,
@@ -53,16 +42,19 @@ if TYPE_CHECKING:
     )
     from pactune.parallel import Parallel
     from pactune.problem import Problem
-    from pactune.provenance import Provenance
-    from pactune.result import ObjectiveValue, Result
+    from pactune.problem.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
+    from pactune.problem.provenance import Provenance
+    from pactune.results.callbacks import Callback
+    from pactune.results.result import ObjectiveValue, Result
     from pactune.sweeps.result import SweepResult
     from pactune.sweeps.run import sweep
-    from pactune.tuner import Tuner
+    from pactune.tuning.grid import GridResult, fit_grid
+    from pactune.tuning.tuner import Tuner
 
 _HOMES = {
     "pactune.bounds.certificate": ["Certificate", "certify"],
-    "pactune.callbacks": ["Callback"],
-    "pactune.check": ["check_hypergradient"],
+    "pactune.results.callbacks": ["Callback"],
+    "pactune.gradient_check.check": ["check_hypergradient"],
     "pactune.dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
     "pactune.errors": [
         "CertificateError",
@@ -74,7 +66,7 @@ _HOMES = {
         "RunFolderError",
         "SettingError",
     ],
-    "pactune.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
+    "pactune.problem.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
     "pactune.hypergradient": [
         "ConjugateGradient",
         "ForwardMode",
@@ -96,12 +88,12 @@ _HOMES = {
     ],
     "pactune.parallel": ["Parallel"],
     "pactune.problem": ["Problem"],
-    "pactune.provenance": ["Provenance"],
-    "pactune.result": ["ObjectiveValue", "Result"],
-    "pactune.grid": ["GridResult", "fit_grid"],
+    "pactune.problem.provenance": ["Provenance"],
+    "pactune.results.result": ["ObjectiveValue", "Result"],
+    "pactune.tuning.grid": ["GridResult", "fit_grid"],
     "pactune.sweeps.result": ["SweepResult"],
     "pactune.sweeps.run": ["sweep"],
-    "pactune.tuner": ["Tuner"],
+    "pactune.tuning.tuner": ["Tuner"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -178,3 +178,18 @@ def _many(a: Params, *others: Params) -> bool:
 
 def _foreach(function: Callable[..., Sequence[Tensor]], a: Params, b: Params) -> Params:
     return dict(zip(a, function(list(a.values()), [b[name] for name in a]), strict=True))
+
+
+def stack(trees: Sequence[Params]) -> Params:
+    """Return one tree with a leading axis."""
+    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
+
+
+def unstack(tree: Params) -> list[Params]:
+    """Return every run's part of a stacked tree, which shares its memory.
+
+    >>> unstack(stack([{"w": torch.zeros(2)}, {"w": torch.ones(2)}]))[1]
+    {'w': tensor([1., 1.])}
+    """
+    columns = {name: value.unbind() for name, value in tree.items()}
+    return [dict(zip(columns, parts, strict=True)) for parts in zip(*columns.values(), strict=True)]

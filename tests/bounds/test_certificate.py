@@ -14,12 +14,12 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune import bounds
+from pactune.bounds.coupled_langevin import CoupledChains
 from pactune.bounds.losses import mean_losses
-from pactune.engine import PairedChains
 from pactune.errors import CertificateError, SettingError
-from pactune.provenance import DataMark, Provenance
+from pactune.problem.provenance import DataMark, Provenance
 
-CHAIN = PairedChains(0.2, 50.0, 20)
+CHAIN = CoupledChains(0.2, 50.0, 20)
 FREE = Provenance().touch("prior hyper").touch("default hyper").touch("initial").touch("model").touch("hyper")
 
 
@@ -97,7 +97,7 @@ def test_the_start_is_not_the_one_that_tuned() -> None:
         outer=torch.optim.SGD(p.hyper.parameters(), lr=0.1),
         restart=True,
     )
-    used = tuner.world.draw(0, 0)["weight"]
+    used = tuner.inputs.draw(0, 0)["weight"]
     assert not any(torch.allclose(used, drawn) for drawn in validation_side(p, seed=0).start()["weight"])
 
 
@@ -186,7 +186,7 @@ def seen(thing: str, index: int) -> Callable[[], bounds.Claim]:
 
     def claim() -> bounds.Claim:
         p = problem()
-        provenance = FREE.touch(thing, p.marks[index])
+        provenance = FREE.touch(thing, p.sample_ids[index])
         zeros = {name: torch.zeros_like(v) for name, v in p.parameters().items()}
         settings: dict[str, Any] = {"provenance": provenance, "initial": lambda _: zeros}
         return train_side(p, **settings) if index == 0 else validation_side(p, **settings)

@@ -11,8 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune import bounds
-from pactune.engine import PairedChains
-from pactune.provenance import Provenance
+from pactune.bounds.coupled_langevin import CoupledChains
+from pactune.problem.provenance import Provenance
 
 
 def make(objective: pt.HyperDrift, *, init: float = 0.3, **settings: Any) -> pt.Tuner:
@@ -40,9 +40,9 @@ def test_the_summand_of_weight_decay_is_the_decayed_parameters() -> None:
     trajectory = tuner.plan(0.5).trajectory
     for t in range(6):
         total += sum(float(((0.3 - 0.1) * p).square().sum()) for p in state.params.values())
-        tick = tuner.world.ticks(t, 1)[0]
-        seen = trajectory.observe(state, tuner.problem.hyperparameters(), tick, by_hyper=False, by_params=False)
-        state = trajectory.advance(state, tuner.problem.hyperparameters(), tick, seen)
+        data = tuner.inputs.step_data(t, 1)[0]
+        seen = trajectory.observe(state, tuner.problem.hyperparameters(), data, by_hyper=False, by_params=False)
+        state = trajectory.advance(state, tuner.problem.hyperparameters(), data, seen)
     assert tuner.hypergradient().regularizer == pytest.approx(math.sqrt(total), rel=1e-12)
 
 
@@ -53,7 +53,7 @@ def test_theory_is_the_root_of_the_divergence_of_the_certificate() -> None:
     default = {name: torch.full_like(v, 0.1) for name, v in problem.hyperparameters().items()}
     provenance = Provenance().touch("default hyper")
     claim = bounds.ValidationSide(
-        problem, PairedChains(0.1, 30.0, 6), provenance, models=400, seed=9, default_hyper=default
+        problem, CoupledChains(0.1, 30.0, 6), provenance, models=400, seed=9, default_hyper=default
     )
     kl = float(claim.paths().kl.mean())
     value = tuner.hypergradient()

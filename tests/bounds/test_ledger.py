@@ -16,13 +16,13 @@ from torch.utils.data import TensorDataset
 
 import pactune as pt
 from pactune import bounds
-from pactune.data import as_source
-from pactune.engine import PairedChains
+from pactune.bounds.coupled_langevin import CoupledChains
 from pactune.errors import CertificateError
-from pactune.ledger import HELD, LEDGER, Ledger
-from pactune.provenance import DataMark, Provenance
+from pactune.problem.data import as_source
+from pactune.problem.ledger import HELD, LEDGER, Ledger
+from pactune.problem.provenance import DataMark, Provenance
 
-CHAIN = PairedChains(0.2, 50.0, 3)
+CHAIN = CoupledChains(0.2, 50.0, 3)
 NOTHING = Provenance()
 for thing in ("model", "hyper", "prior hyper", "default hyper", "initial"):
     NOTHING = NOTHING.touch(thing)
@@ -262,8 +262,8 @@ def test_given_parts_have_to_be_spoken_for(kind: str) -> None:
     with pytest.raises(CertificateError, match="known features: the model comes with"):
         pt.certify(bounds.TrainSide(p, CHAIN, NOTHING, models=2))
     with pytest.raises(CertificateError, match="the preparation of the features has seen"):
-        pt.certify(bounds.TrainSide(p, CHAIN, NOTHING.touch("features", p.marks[0]), models=2))
-    stated = pt.certify(bounds.TrainSide(p, CHAIN, NOTHING.touch("features", p.marks[1]), models=2))
+        pt.certify(bounds.TrainSide(p, CHAIN, NOTHING.touch("features", p.sample_ids[0]), models=2))
+    stated = pt.certify(bounds.TrainSide(p, CHAIN, NOTHING.touch("features", p.sample_ids[1]), models=2))
     assert any("prepared with valid (60 rows), as was stated" in words for words in stated.assumptions)
     if kind != "reset":
         with pytest.raises(CertificateError, match="known features"):

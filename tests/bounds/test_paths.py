@@ -11,8 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.bounds import path_kl, path_log_ratio
+from pactune.bounds.coupled_langevin import CoupledChains, run_coupled
 from pactune.bounds.drifts import train_side, validation_side
-from pactune.engine import PairedChains, run_pairs
 from pactune.errors import DivergenceError, SettingError
 from pactune.streams import Streams
 from pactune.trees import Params
@@ -41,7 +41,7 @@ def log_density(moves: Tensor, mean: Tensor, variance: float) -> Tensor:
 
 def test_log_ratio_equals_that_of_the_densities() -> None:
     lr, tau = 0.1, 20.0
-    visited = run_pairs(PairedChains(lr, tau, T), start(), curved, Streams(3), record_at=range(T + 1))
+    visited = run_coupled(CoupledChains(lr, tau, T), start(), curved, Streams(3), record_at=range(T + 1))
     total = torch.zeros(M, dtype=torch.float64)
     for before, after in itertools.pairwise(visited):
         posterior, prior = curved(before.params)
@@ -54,7 +54,7 @@ def test_log_ratio_equals_that_of_the_densities() -> None:
 
 
 def test_numbers_and_tensors_agree() -> None:
-    paths = run_pairs(PairedChains(0.1, 20.0, T), start(), curved, Streams(3))[0]
+    paths = run_coupled(CoupledChains(0.1, 20.0, T), start(), curved, Streams(3))[0]
     squares, products = float(paths.squares[0]), float(paths.products[0])
     assert path_log_ratio(squares, products, 0.1, 20.0) == pytest.approx(float(paths.log_ratios[0]))
     assert path_kl(squares, 0.1, 20.0) == pytest.approx(float(paths.kl[0]))
@@ -62,9 +62,9 @@ def test_numbers_and_tensors_agree() -> None:
 
 def test_chains_may_have_settings_of_their_own_and_a_shorter_path_is_a_beginning() -> None:
     lr, tau = torch.tensor([0.1, 0.2, 0.1]), torch.tensor([20.0, 5.0, 20.0])
-    both = run_pairs(PairedChains(lr, tau, T), start(), curved, Streams(3), record_at=[2, T])
-    one = run_pairs(PairedChains(0.1, 20.0, T), start(), curved, Streams(3), record_at=[2, T])
-    short = run_pairs(PairedChains(0.1, 20.0, 2), start(), curved, Streams(3))[0]
+    both = run_coupled(CoupledChains(lr, tau, T), start(), curved, Streams(3), record_at=[2, T])
+    one = run_coupled(CoupledChains(0.1, 20.0, T), start(), curved, Streams(3), record_at=[2, T])
+    short = run_coupled(CoupledChains(0.1, 20.0, 2), start(), curved, Streams(3))[0]
     for found, alone in zip(both, one, strict=True):
         torch.testing.assert_close(found.log_ratios[[0, 2]], alone.log_ratios[[0, 2]])
         torch.testing.assert_close(found.pick(slice(2, 3)).log_ratios, alone.log_ratios[2:])
@@ -73,17 +73,17 @@ def test_chains_may_have_settings_of_their_own_and_a_shorter_path_is_a_beginning
 
 
 def test_equal_drifts_have_no_ratio() -> None:
-    paths = run_pairs(PairedChains(0.1, 20.0, T), start(), lambda p: (p, p), Streams(0))[0]
+    paths = run_coupled(CoupledChains(0.1, 20.0, T), start(), lambda p: (p, p), Streams(0))[0]
     assert float(paths.log_ratios.abs().max()) == 0.0
 
 
 def test_refusals() -> None:
     with pytest.raises(SettingError, match="inverse_temperature"):
-        PairedChains(0.1, float("inf"), 3)
+        CoupledChains(0.1, float("inf"), 3)
     with pytest.raises(SettingError, match="record_at"):
-        run_pairs(PairedChains(0.1, 1.0, 3), start(), curved, Streams(0), record_at=[4])
+        run_coupled(CoupledChains(0.1, 1.0, 3), start(), curved, Streams(0), record_at=[4])
     with pytest.raises(DivergenceError, match="not finite"):
-        run_pairs(PairedChains(0.1, 1.0, 3), start(), lambda p: ({n: v / 0 for n, v in p.items()}, p), Streams(0))
+        run_coupled(CoupledChains(0.1, 1.0, 3), start(), lambda p: ({n: v / 0 for n, v in p.items()}, p), Streams(0))
 
 
 def problem(batch_size: int | None = None) -> pt.Problem:

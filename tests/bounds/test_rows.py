@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDat
 
 import pactune as pt
 from pactune import bounds
-from pactune.engine import PairedChains
+from pactune.bounds.coupled_langevin import CoupledChains
 from pactune.errors import CertificateError
-from pactune.provenance import DataMark, Provenance
+from pactune.problem.provenance import DataMark, Provenance
 
 ROWS = 200
-CHAIN = PairedChains(0.1, 10.0, 2)
+CHAIN = CoupledChains(0.1, 10.0, 2)
 
 
 def drawn(columns: int, seed: int = 0, rows: int = ROWS) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ def test_a_problem_takes_identifiers() -> None:
     claim = bounds.TrainSide(problem, CHAIN, Provenance().touch("prior hyper"), models=2)
     assert pt.certify(claim).n == 30
     fold = problem.subset(torch.arange(3, 9), torch.arange(5))
-    assert [mark.identifiers for mark in fold.marks] == [list(range(3, 9)), list(range(30, 35))]
+    assert [mark.identifiers for mark in fold.sample_ids] == [list(range(3, 9)), list(range(30, 35))]
 
 
 # Rows that change when they are read

@@ -12,9 +12,9 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune import bounds
-from pactune.engine import PairedChains
+from pactune.bounds.coupled_langevin import CoupledChains
 from pactune.errors import CertificateError
-from pactune.provenance import Provenance
+from pactune.problem.provenance import Provenance
 
 FREE = Provenance()
 for thing in ("model", "hyper", "prior hyper", "initial", "features"):
@@ -167,7 +167,7 @@ def chains(model: nn.Module, loss: bounds.BoundedLoss) -> bounds.TrainSide:
         train_loss=lambda m, b, h: m(b[0]).square().mean(),
         valid_loss=lambda m, b, h: m(b[0]).square().mean(),
     )
-    return bounds.TrainSide(problem, PairedChains(0.1, 10.0, 2), FREE, models=2, loss=loss)
+    return bounds.TrainSide(problem, CoupledChains(0.1, 10.0, 2), FREE, models=2, loss=loss)
 
 
 def test_chains_of_one_logit_are_refused_without_a_threshold() -> None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pactune.cli import main
-from pactune.cli.reproduce import ITEMS, app
+from pactune.paper.commands.reproduce import ITEMS, app
 
 FIGURES = ("objective-chains", "objective-seeds", "validation-r2", "ablation")
 

@@ -11,10 +11,10 @@ import pytest
 import typer
 
 from pactune.cli import main
-from pactune.cli.study_options import numbers
-from pactune.cli.weight_decay import COMMANDS
-from pactune.experiments.records import read_studies
-from pactune.experiments.rules import summarise
+from pactune.paper.commands.study_options import numbers
+from pactune.paper.commands.weight_decay import COMMANDS
+from pactune.paper.records import read_studies
+from pactune.paper.rules import summarise
 
 FIGURES = {
     "weight-decay": ("test-accuracy", "validation-accuracy", "test-loss", "validation-loss", "regularizer-y"),
@@ -130,7 +130,7 @@ def test_wrong_arguments(home, capsys, arguments, status, words):
 
 
 def test_missing_data_are_an_error_without_quick(home, capsys, monkeypatch):
-    from pactune.experiments import downloads
+    from pactune.paper import downloads
 
     monkeypatch.setattr(downloads.urllib.request, "urlopen", _offline)
     assert call("reproduce", "weight-decay", "--output", home / "offline") == 1

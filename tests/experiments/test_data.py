@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from pactune.errors import DataError, SettingError
-from pactune.experiments import data
-from pactune.experiments.data import load_images, parse_cifar, parse_idx
-from pactune.experiments.downloads import CIFAR10, MNIST, Archive, data_home, ensure_files, find_files, user_cache
+from pactune.paper import data
+from pactune.paper.data import load_images, parse_cifar, parse_idx
+from pactune.paper.downloads import CIFAR10, MNIST, Archive, data_home, ensure_files, find_files, user_cache
 
 
 def idx(array):

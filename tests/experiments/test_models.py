@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pactune.experiments.models import GroupedBatchNorm2d, make_model, resnet18, resnet34
+from pactune.paper.models import GroupedBatchNorm2d, make_model, resnet18, resnet34
 
 
 def size(model):

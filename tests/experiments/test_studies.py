@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from pactune.errors import DataError
-from pactune.experiments import studies
-from pactune.experiments.cells import Execution, is_finished, parse_name
-from pactune.experiments.data import load_images
-from pactune.experiments.records import export_study, read_studies
-from pactune.experiments.rules import compare, least_norm_row, oracle_row, summarise
-from pactune.experiments.studies import Scale, run_study
-from pactune.experiments.weight_decay import StudySetting
-from pactune.grid import cell_name
+from pactune.paper import studies
+from pactune.paper.cells import Execution, is_finished, parse_name
+from pactune.paper.data import load_images
+from pactune.paper.records import export_study, read_studies
+from pactune.paper.rules import compare, least_norm_row, oracle_row, summarise
+from pactune.paper.studies import Scale, run_study
+from pactune.paper.weight_decay import StudySetting
 from pactune.tracking import read_journal
+from pactune.tuning.grid import cell_name
 
 TINY = StudySetting(data="digits", inner_steps=2, lr=1e-2)
 SCALE = Scale(outer_steps=3, draws=(0, 1), inits=1)

@@ -7,8 +7,8 @@ import torch
 
 import pactune as pt
 from pactune.errors import SettingError
-from pactune.experiments.data import load_images
-from pactune.experiments.weight_decay import PAPER, StudySetting, builder, evaluation_set, paper_zeta
+from pactune.paper.data import load_images
+from pactune.paper.weight_decay import PAPER, StudySetting, builder, evaluation_set, paper_zeta
 
 SMALL = StudySetting(data="digits", inner_steps=3, lr=1e-2)
 
@@ -77,7 +77,7 @@ def test_restart_at_one_start_or_at_fresh_ones(images):
     draws = {}
     for start in ("same", "fresh"):
         tuner = builder(dataclasses.replace(SMALL, start=start), images, "cpu")(zeta=0.0, draw=0, init=0)
-        draws[start] = [tuner.world.draw(round_index, 0)["weight"] for round_index in (0, 1)]
+        draws[start] = [tuner.inputs.draw(round_index, 0)["weight"] for round_index in (0, 1)]
         first = tuner.problem.parameters()["weight"]
         assert torch.equal(draws[start][0], first) == (start == "same")
     assert torch.equal(*draws["same"])

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.engine import Job, run_round
+from pactune.rounds.plan import RoundRequest
+from pactune.rounds.round import run_round
 from pactune.trees import clone
 
 Data = tuple[Tensor, Tensor]
@@ -58,9 +59,11 @@ def tuner_of(model: nn.Module, inner: pt.SGD | pt.Adam) -> pt.Tuner:
 def test_equals_the_tuner_on_the_same_trajectory(noisy: bool, stored: bool, way: str) -> None:
     model = network(noisy=noisy)
     tuner = tuner_of(model, pt.SGD(lr=0.05) if way == "SGD" else pt.Adam(lr=0.02))
-    problem, world = tuner.problem, tuner.world
-    start = world.begin(clone(problem.parameters()), problem.buffers())
-    theirs = run_round(Job(tuner.plan(0.1), [start], problem.hyperparameters(), lambda t: world.ticks(t, 1)))
+    problem, inputs = tuner.problem, tuner.inputs
+    start = inputs.begin(clone(problem.parameters()), problem.buffers())
+    theirs = run_round(
+        RoundRequest(tuner.plan(0.1), [start], problem.hyperparameters(), lambda t: inputs.step_data(t, 1))
+    )
 
     # A loop that somebody else owns, with an optimizer of torch, meets the same batches and the same dropout.
     optimizer: torch.optim.Optimizer
@@ -72,7 +75,7 @@ def test_equals_the_tuner_on_the_same_trajectory(noisy: bool, stored: bool, way:
         monitor = pt.CoherenceMonitor(model, F.cross_entropy, seed=3, penalty=problem.hyper)
     with torch.random.fork_rng():
         for t in range(7):
-            train, valid, _, keys, _ = world.ticks(t, 1)[0]
+            train, valid, _, keys, _ = inputs.step_data(t, 1)[0]
             torch.manual_seed(keys[0] if keys else 0)
             optimizer.zero_grad()
             F.cross_entropy(model(train.data[0]), train.data[1]).backward()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 SETTING = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as processes
 import pactune as pt
-from pactune.parallel import Team
+from pactune.parallel import Ranks
 
 def fit(parallel):
     torch.manual_seed(0)
@@ -48,20 +48,20 @@ if __name__ == "__main__":
 MESSAGES = """
 dist.init_process_group("nccl", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1,
                         device_id=torch.device("cuda", 0))
-team = Team(device=torch.device("cuda", 0))
-team.ranks = team.groups = 2  # so that it sends
-team._all = team._sharers = dist.new_group([0])
-team.shards = 2
+ranks = Ranks(device=torch.device("cuda", 0))
+ranks.count = ranks.groups = 2  # so that it sends
+ranks._all = ranks._sharers = dist.new_group([0])
+ranks.shards = 2
 tree = {"w": torch.arange(6.0, device="cuda").reshape(2, 3), "b": torch.ones(2, device="cuda")}
-mean = team.mean([tree, {name: 3 * value for name, value in tree.items()}])
+mean = ranks.mean([tree, {name: 3 * value for name, value in tree.items()}])
 assert torch.equal(mean["w"], 2 * tree["w"]) and torch.equal(mean["b"], 2 * tree["b"])
-assert float(team.mean_value(torch.tensor([1.0, 2.0], device="cuda"))) == 1.5
-assert torch.equal(team.sum_shards(tree["w"].flatten()), tree["w"].flatten())
-assert torch.equal(team.from_leader(tree)["w"], tree["w"])
-assert team.numbers_from_leader({"risk": 0.25, "outer_step": 3}) == {"risk": 0.25, "outer_step": 3}
-assert team.object_from_leader({"scores": [1, 2]}) == {"scores": [1, 2]}
-assert team.any(True) and not team.any(False)
-team.check_same({"seed": 0, "λ": tree})
+assert float(ranks.mean_value(torch.tensor([1.0, 2.0], device="cuda"))) == 1.5
+assert torch.equal(ranks.sum_shards(tree["w"].flatten()), tree["w"].flatten())
+assert torch.equal(ranks.from_leader(tree)["w"], tree["w"])
+assert ranks.numbers_from_leader({"risk": 0.25, "outer_step": 3}) == {"risk": 0.25, "outer_step": 3}
+assert ranks.object_from_leader({"scores": [1, 2]}) == {"scores": [1, 2]}
+assert ranks.any(True) and not ranks.any(False)
+ranks.check_same({"seed": 0, "λ": tree})
 dist.destroy_process_group()
 """
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import pactune as pt
-from pactune.data import Batch
-from pactune.parallel import Team, share
+from pactune.parallel import Ranks, share
 from pactune.parallel.packing import digest, pack, unpack
+from pactune.problem.data import Batch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed_chains.py"
 
@@ -48,7 +48,7 @@ def test_alone_it_is_a_single_process(make: Callable[..., pt.Tuner]) -> None:
 
 def test_a_tuner_of_several_ranks_is_not_checked(make: Callable[..., pt.Tuner]) -> None:
     tuner = make()
-    tuner.team = Team(rank=0, ranks=2)
+    tuner.ranks = Ranks(rank=0, ranks=2)
     with pytest.raises(pt.SettingError, match="must run in one process"):
         pt.check_hypergradient(tuner)
 
@@ -56,7 +56,7 @@ def test_a_tuner_of_several_ranks_is_not_checked(make: Callable[..., pt.Tuner]) 
 def test_a_grid_runs_in_one_process(make: Callable[..., pt.Tuner]) -> None:
     def build(seed: int) -> pt.Tuner:
         tuner = make(seed=seed)
-        tuner.team = Team(rank=0, ranks=2)
+        tuner.ranks = Ranks(rank=0, ranks=2)
         return tuner
 
     with pytest.raises(pt.SettingError, match="without `parallel`"):
@@ -83,7 +83,7 @@ def test_a_tensor_without_rows_cannot_be_cut() -> None:
 
 
 def test_chains_are_dealt_out_to_groups_of_ranks() -> None:
-    ranks = [Team(rank, ranks=6, shards=2).mine(8) for rank in range(6)]
+    ranks = [Ranks(rank, ranks=6, shards=2).mine(8) for rank in range(6)]
     assert [list(mine) for mine in ranks[::2]] == [[0, 3, 6], [1, 4, 7], [2, 5]]
     assert ranks[::2] == ranks[1::2]
 

@@ -11,16 +11,16 @@ import pytest
 import pactune as pt
 from pactune.cli import main
 from pactune.errors import DataError
-from pactune.experiments import studies
-from pactune.experiments.cells import Execution
-from pactune.experiments.data import load_images
-from pactune.experiments.records import read_studies
-from pactune.experiments.studies import Scale, run_study
-from pactune.experiments.weight_decay import PAPER, StudySetting
-from pactune.report.folder import write_report
-from pactune.report.methods import markdown, methods_table
+from pactune.paper import studies
+from pactune.paper.cells import Execution
+from pactune.paper.data import load_images
+from pactune.paper.pages.folder import write_report
+from pactune.paper.pages.methods import markdown, methods_table
+from pactune.paper.pages.weight_decay import study_section
+from pactune.paper.records import read_studies
+from pactune.paper.studies import Scale, run_study
+from pactune.paper.weight_decay import PAPER, StudySetting
 from pactune.report.page import Figure, Line, Section, write_page
-from pactune.report.weight_decay import study_section
 from pactune.tracking import RunFolder
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
@@ -50,7 +50,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own_run(home, tmp_path_factory):
-    from pactune.experiments.weight_decay import builder
+    from pactune.paper.weight_decay import builder
 
     folder = tmp_path_factory.mktemp("own") / "decay"
     builder(TINY, load_images("digits"), "cpu")(zeta=1e-4, draw=0, init=0).fit(3, run_dir=folder)

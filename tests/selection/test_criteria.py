@@ -9,8 +9,8 @@ from pactune.selection.forward import best_size, forward_path
 from pactune.selection.least_squares import Akaike, ExtendedBayes, ValidationScore
 from pactune.selection.moments import LangevinPath
 from pactune.selection.pac_bayes import PathScore
-from pactune.selection.reference import iterated_moments
 from pactune.selection.rows import pool, second_moments, standardize
+from tests.selection.iterated_moments import iterated_moments
 
 CHOSEN = [4, 1]
 

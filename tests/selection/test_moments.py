@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pactune.selection.moments import LangevinPath, SecondMoments, exact_moments
 from pactune.selection.monte_carlo import langevin_chains
-from pactune.selection.reference import iterated_moments
 from pactune.selection.rows import second_moments, standardize
+from tests.selection.iterated_moments import iterated_moments
 
 RELATIVE = 1e-10
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engine import Traced
+from pactune.engines import Traced
 from pactune.tracking.checkpoint import list_checkpoints, step_of
 from pactune.tracking.recorder import Pace
 

@@ -153,7 +153,7 @@ def essential() -> list[tuple[tuple[Any, ...], Any]]:
         (("state", "tuner", "lane", "chains", 0, "slots", "first"), places),
         (("state", "tuner", "lane", "chains", 0, "slots", "second", "weight"), zeros(3, 1)),
         (("state", "tuner", "lane", "chains", 0, "params", "weight"), 1.0),
-        (("state", "tuner", "plain_lane", "params", "bias"), zeros(3, dtype=torch.int64)),
+        (("state", "tuner", "plain_chains", "params", "bias"), zeros(3, dtype=torch.int64)),
         (("state", "tuner", "outer", "param_groups"), []),
         (("state", "tuner", "outer", "param_groups", 0, "params"), [0]),
         (("state", "tuner", "outer", "param_groups", 0, "betas"), places),

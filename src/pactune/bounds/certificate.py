@@ -12,7 +12,7 @@ from pactune.bounds.pac_bayes import hold_out, path_bound
 from pactune.bounds.rounding import round_down, round_up
 from pactune.checks import PROBABILITY, check_count, check_number, check_type
 from pactune.errors import CertificateError
-from pactune.provenance import Provenance
+from pactune.problem.provenance import Provenance
 
 __all__ = ["Certificate", "Claim", "Evidence", "certify"]
 
@@ -132,7 +132,7 @@ def certify(claim: Claim, *, delta: float = 0.05, grid: int = 1) -> Certificate:
     Example:
         >>> import torch
         >>> from pactune import bounds
-        >>> from pactune.provenance import Provenance
+        >>> from pactune.problem.provenance import Provenance
         >>> x, y = torch.randn(400, 3), torch.randint(0, 2, (400,))
         >>> claim = bounds.HoldOut(torch.nn.Linear(3, 2), (x, y), provenance=Provenance().touch("model").touch("hyper"))
         >>> 0.4 < certify(claim, delta=0.05).value < 0.7

@@ -12,20 +12,21 @@ from torch import Tensor, nn
 
 from pactune.bounds.certificate import Claim, Evidence
 from pactune.bounds.conditions import drift_conditions, overlap, prepared, repeats, unknown, unstated
+from pactune.bounds.coupled_langevin import CoupledChains, Drifts, Paths, run_coupled
 from pactune.bounds.drifts import train_side, validation_side
 from pactune.bounds.given_parts import given_parts
 from pactune.bounds.losses import BoundedLoss, ZeroOne, mean_losses, row_losses
 from pactune.bounds.pac_bayes import LEAST_ROWS
 from pactune.bounds.scores import check_single_rows
-from pactune.data import Batch, Source, as_source
 from pactune.dynamics import Langevin
-from pactune.engine import Drifts, Initial, PairedChains, Paths, World, run_pairs
 from pactune.errors import SettingError
-from pactune.ledger import LEDGER
-from pactune.losses import inputs_and_target
-from pactune.modules import mode
 from pactune.problem import Problem
-from pactune.provenance import DataMark, Provenance
+from pactune.problem.data import Batch, Source, as_source
+from pactune.problem.ledger import LEDGER
+from pactune.problem.losses import inputs_and_target
+from pactune.problem.modules import mode
+from pactune.problem.provenance import DataMark, Provenance
+from pactune.rounds.inputs import Initial, RunInputs
 from pactune.streams import Streams
 from pactune.trees import Params, clone
 
@@ -104,7 +105,7 @@ class _PathClaim(Claim):
     """
 
     problem: Problem
-    chain: PairedChains
+    chain: CoupledChains
     provenance: Provenance
     models: int = 16
     seed: int = 0
@@ -135,12 +136,12 @@ class _PathClaim(Claim):
     def _drawn(self, chain: int = 0) -> Params:
         """Return θ_0 of one chain."""
         streams = Streams(Streams(self.seed).key("certificate start"))
-        world = World(self.problem, Langevin(1.0, 1.0), streams, stochastic=False, initial=self.initial)
+        world = RunInputs(self.problem, Langevin(1.0, 1.0), streams, stochastic=False, initial=self.initial)
         return world.draw(0, chain)
 
     def paths(self) -> Paths:
         """Run the chains."""
-        return run_pairs(self.chain, self.start(), self.drifts(), Streams(self.seed))[0]
+        return run_coupled(self.chain, self.start(), self.drifts(), Streams(self.seed))[0]
 
     def measure(self) -> Evidence:
         """Run the chains; return their mean loss on the bound sample and their mean log-ratio."""
@@ -162,7 +163,7 @@ class _PathClaim(Claim):
     def broken(self) -> list[str]:
         """Return the conditions that are not met."""
         found = [] if self.sample.size >= LEAST_ROWS else [f"enough rows: the bound sample has {self.sample.size} < 8"]
-        found += repeats(self.sample) + overlap(*self.problem.marks)
+        found += repeats(self.sample) + overlap(*self.problem.sample_ids)
         if self.problem.has_learning_rates:
             found.append("equal noise: λ changes the step size, so prior and posterior have unequal noise")
         if self.problem.has_initial:
@@ -209,7 +210,7 @@ class TrainSide(_PathClaim):
     @property
     def sample(self) -> DataMark:
         """S_T."""
-        return self.problem.marks[0]
+        return self.problem.sample_ids[0]
 
     def drifts(self) -> Drifts:
         """Return the drifts of mode A."""
@@ -248,7 +249,7 @@ class ValidationSide(_PathClaim):
     @property
     def sample(self) -> DataMark:
         """S_V."""
-        return self.problem.marks[1]
+        return self.problem.sample_ids[1]
 
     def drifts(self) -> Drifts:
         """Return the drifts of mode V."""

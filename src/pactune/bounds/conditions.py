@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch.nn.modules.batchnorm import _NormBase
 
-from pactune.engine import consumes_randomness
 from pactune.errors import DataError
 from pactune.problem import Problem
-from pactune.provenance import DataMark, Provenance
+from pactune.problem.provenance import DataMark, Provenance
+from pactune.rounds.inputs import consumes_randomness
 
 __all__ = ["drift_conditions", "overlap", "prepared", "repeats", "unknown", "unstated"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pactune.bounds.certificate import Claim, Evidence
 from pactune.bounds.losses import BoundedLoss, ZeroOne
 from pactune.checks import check_flag, check_type
-from pactune.provenance import Provenance
+from pactune.problem.provenance import Provenance
 
 __all__ = ["CountedHoldOut"]
 

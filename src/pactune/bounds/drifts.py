@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.func import grad, vmap
 
-from pactune.data import Batch, Source
-from pactune.engine.paired import Drifts
+from pactune.bounds.coupled_langevin import Drifts
 from pactune.problem import Problem
+from pactune.problem.data import Batch, Source
 from pactune.trees import Params, add, axpy, scale
 
 __all__ = ["train_side", "validation_side"]

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from pactune.bounds.scores import check_rows, check_scores, check_single_rows, class_scores, labels
 from pactune.checks import FINITE, POSITIVE, check_number
-from pactune.data import Batch, Source
-from pactune.losses import inputs_and_target
 from pactune.problem import Problem
+from pactune.problem.data import Batch, Source
+from pactune.problem.losses import inputs_and_target
 from pactune.trees import Params
 
 __all__ = ["BoundedLoss", "ClippedCrossEntropy", "ZeroOne", "mean_losses", "row_losses"]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pactune.checks import POSITIVE, is_number, shown
-from pactune.data import Batch
-from pactune.data.source import map_tensors
 from pactune.errors import CertificateError
+from pactune.problem.data import Batch
+from pactune.problem.data.source import map_tensors
 
 __all__ = ["check_rows", "check_scores", "check_single_rows", "class_scores", "labels"]
 

@@ -11,12 +11,13 @@ from typing import Annotated
 import typer
 
 from pactune import __version__
-from pactune.cli import certify, reproduce
+from pactune.cli import certify
 from pactune.cli.demo import demo
 from pactune.cli.report import report
 from pactune.cli.select import select
 from pactune.cli.sweep import sweep
 from pactune.errors import PactuneError, SettingError
+from pactune.paper.commands import reproduce
 
 __all__ = ["app", "main"]
 

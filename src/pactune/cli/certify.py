@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pactune.cli.printing import OutputFormat, Printed
 from pactune.errors import DataError, SettingError
+from pactune.report.printing import OutputFormat, Printed
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pactune.bounds import Certificate
-    from pactune.experiments.certificate_data import Split
+    from pactune.paper.certificate_data import Split
     from pactune.problem import Problem
 
 __all__ = ["app"]
@@ -85,12 +85,12 @@ def train_side(
 ) -> None:
     """Certify Langevin chains on the training sample; the prior is a chain on the validation sample."""
     from pactune.bounds import TrainSide, certify
-    from pactune.engine import PairedChains
-    from pactune.provenance import Provenance
+    from pactune.bounds.coupled_langevin import CoupledChains
+    from pactune.problem.provenance import Provenance
 
     problem, _ = _problem(_read(data, 700, 700, seed, centre="valid"), hidden)
-    provenance = Provenance().touch("prior hyper").touch("initial").touch("features", problem.marks[1])
-    chain = PairedChains(lr, beta * problem.train.rows, steps)
+    provenance = Provenance().touch("prior hyper").touch("initial").touch("features", problem.sample_ids[1])
+    chain = CoupledChains(lr, beta * problem.train.rows, steps)
     union = posterior is Posterior.UNION
     claim = TrainSide(
         problem,
@@ -125,11 +125,11 @@ def validation_side(
     import torch
 
     from pactune.bounds import ValidationSide, certify
+    from pactune.bounds.coupled_langevin import CoupledChains
     from pactune.dynamics import Langevin
-    from pactune.engine import PairedChains
     from pactune.hypergradient import Windowed
     from pactune.objectives import HyperDrift
-    from pactune.tuner import Tuner
+    from pactune.tuning.tuner import Tuner
 
     problem, hyper = _problem(_read(data, 60, 1000, seed, centre="train"), hidden, per="element")
     tau, start = beta * problem.valid.rows, _start(problem, hidden)
@@ -148,8 +148,8 @@ def validation_side(
     result = tuner.fit(outer_steps, keep="best-objective", plain_steps=0)
     claim = ValidationSide(
         problem,
-        PairedChains(lr, tau, steps),
-        result.provenance.touch("features", problem.marks[0]),
+        CoupledChains(lr, tau, steps),
+        result.provenance.touch("features", problem.sample_ids[0]),
         models=models,
         seed=seed,
         initial=start,
@@ -161,7 +161,7 @@ def validation_side(
 
 def _read(data: str, train: int, valid: int, seed: int, *, centre: str) -> Split:
     from pactune.cli.arrays import read_samples
-    from pactune.experiments.certificate_data import Split, split_digits
+    from pactune.paper.certificate_data import Split, split_digits
 
     if data == "digits":
         return split_digits(train, valid, seed).centred_by("train" if centre == "train" else "valid")
@@ -177,8 +177,8 @@ def _problem(split: Split, hidden: int, per: Any = "global") -> tuple[Problem, n
     from torch import nn
     from torch.nn import functional
 
-    from pactune.hyper import WeightDecay
     from pactune.problem import Problem
+    from pactune.problem.hyper import WeightDecay
 
     inputs = split.train[0].shape[1]
     classes = int(max(split.train[1].max(), split.valid[1].max())) + 1
@@ -191,7 +191,7 @@ def _problem(split: Split, hidden: int, per: Any = "global") -> tuple[Problem, n
 
 def _start(problem: Problem, hidden: int) -> Any:
     """Return the start at zero of a linear classifier; a network draws its own."""
-    from pactune.experiments.certificate import start_at_zero
+    from pactune.paper.certificate import start_at_zero
 
     return None if hidden else start_at_zero(problem.model)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from pactune.report.demo import DemoLine
+    from pactune.demo.page import DemoLine
 
 __all__ = ["demo"]
 
@@ -21,8 +21,8 @@ def demo(
     output_format: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print.")] = "table",
 ) -> None:
     """Tune 650 weight decays on 50 images of digits: validation risk alone beside the PAC-Bayes objective."""
-    from pactune.experiments.digits import DemoSettings, run_demo
-    from pactune.report.demo import demo_lines, write_demo_page
+    from pactune.demo.digits import DemoSettings, run_demo
+    from pactune.demo.page import demo_lines, write_demo_page
 
     output.mkdir(parents=True, exist_ok=True)
     settings = DemoSettings(seed=seed, outer_steps=outer_steps)
@@ -44,7 +44,7 @@ def _print_table(lines: list[DemoLine], verdict: str, page: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pactune.report.demo import HEADER
+    from pactune.demo.page import HEADER
 
     table = Table(*HEADER, box=None, pad_edge=False)
     for line in lines:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pactune.cli.printing import OutputFormat, Printed
 from pactune.errors import SettingError
+from pactune.report.printing import OutputFormat, Printed
 
 if TYPE_CHECKING:
     import pandas as pd

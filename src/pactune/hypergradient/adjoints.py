@@ -12,10 +12,10 @@ from pactune.dynamics.base import Dynamics, Number, Slots, StepAdjoint, StepInpu
 from pactune.problem import Problem
 from pactune.trees import Params, leaves, split, zeros_like
 
-__all__ = ["Met", "edge_vjp", "through_step", "vjp"]
+__all__ = ["StepPoint", "edge_vjp", "through_step", "vjp"]
 
 
-class Met(NamedTuple):
+class StepPoint(NamedTuple):
     """What a step started from and met.
 
     Attributes:
@@ -36,7 +36,7 @@ class Met(NamedTuple):
 
 
 def through_step(
-    problem: Problem, dynamics: Dynamics, met: Met, by_params: Params, by_slots: Slots
+    problem: Problem, dynamics: Dynamics, met: StepPoint, by_params: Params, by_slots: Slots
 ) -> tuple[Params, StepAdjoint]:
     """Take a derivative with respect to the state after a step back to θ_t, the slots, ∇R_T(θ_t) and λ.
 
@@ -84,7 +84,7 @@ def _penalty_part(problem: Problem, hyper: Params, found: StepAdjoint) -> Params
 
 
 def _by_autograd(
-    problem: Problem, dynamics: Dynamics, met: Met, by_params: Params, by_slots: Slots
+    problem: Problem, dynamics: Dynamics, met: StepPoint, by_params: Params, by_slots: Slots
 ) -> tuple[Params, StepAdjoint]:
     params, gradient, hyper = leaves(met.params), leaves(met.gradient), leaves(met.hyper)
     slots = {slot: leaves(values) for slot, values in met.slots.items()}
@@ -96,7 +96,7 @@ def _by_autograd(
     return by_hyper, StepAdjoint(by_gradient, to_params, dict(zip(slots, to_slots, strict=True)))
 
 
-def _inputs(problem: Problem, met: Met) -> StepInputs:
+def _inputs(problem: Problem, met: StepPoint) -> StepInputs:
     factors = problem.learning_rates(met.params, met.hyper) if problem.has_learning_rates else {}
     if not problem.has_penalty:
         return StepInputs(met.gradient, None, factors, met.noise, met.numbers)

@@ -15,11 +15,11 @@ from pactune.hypergradient.segments import Segments
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, add_, zeros_like
 
-__all__ = ["Estimator", "Running", "Tape", "sweep"]
+__all__ = ["ChainContext", "ChainEstimator", "Estimator", "sweep"]
 
 
 @dataclass
-class Tape:
+class ChainContext:
     """What every estimator of a round may look up.
 
     Attributes:
@@ -35,7 +35,7 @@ class Tape:
     length: int = 0
 
 
-class Running(ABC):
+class ChainEstimator(ABC):
     """An estimator at work on one chain of one round.
 
     Attributes:
@@ -91,7 +91,7 @@ class Estimator(ABC):
     stackable: bool = False  # works on many runs at once, with a leading axis in every tensor
 
     @abstractmethod
-    def start(self, trajectory: Trajectory, tape: Tape) -> Running:
+    def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator at work on one chain of one round."""
 
     @abstractmethod
@@ -127,7 +127,7 @@ class Estimator(ABC):
 
 
 def sweep(
-    tape: Tape,
+    context: ChainContext,
     steps: Segments,
     span: range,
     adjoint: Adjoint,
@@ -138,20 +138,20 @@ def sweep(
     """Take an adjoint back through some steps; return the λ-derivative.
 
     Args:
-        tape: λ and how the round began.
+        context: λ and how the round began.
         steps: the steps that are kept.
         span: the numbers of the steps to go through, among those that are kept.
         adjoint: derivative with respect to the state after the latest.
         to_start: whether the earliest starts at θ_0; where that is a function of λ, the sweep goes on into it.
         sources: derivatives that join at the iterate before each step.
     """
-    trajectory, total = steps.trajectory, zeros_like(tape.hyper)
-    into_start = to_start and tape.drawn is not None and trajectory.problem.has_initial
+    trajectory, total = steps.trajectory, zeros_like(context.hyper)
+    into_start = to_start and context.drawn is not None and trajectory.problem.has_initial
     for i, record in zip(reversed(span), steps.backwards(span, to_state=into_start), strict=True):
         by_hyper, before = trajectory.pull_back(record, adjoint, to_state=i > span.start or into_start)
         add_(total, by_hyper)
         if before is not None:
             adjoint = Adjoint(add(before.params, sources[i]), before.slots) if sources else before
-    if into_start and tape.drawn is not None:
-        add_(total, trajectory.pull_back_initial(tape.drawn, tape.hyper, adjoint.params))
+    if into_start and context.drawn is not None:
+        add_(total, trajectory.pull_back_initial(context.drawn, context.hyper, adjoint.params))
     return total

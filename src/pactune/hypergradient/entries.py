@@ -39,7 +39,7 @@ def entries(problem: Problem) -> dict[str, set[Entry]]:
     """Return, for every hyperparameter tensor, the ways in which it enters the problem.
 
     >>> from torch import nn
-    >>> from pactune.hyper import WeightDecay
+    >>> from pactune.problem.hyper import WeightDecay
     >>> model, x = nn.Linear(1, 1), torch.ones(2, 1)
     >>> found = entries(Problem(model, WeightDecay(model), train=(x, x), valid=(x, x), loss=nn.functional.mse_loss))
     >>> found["values.weight"]

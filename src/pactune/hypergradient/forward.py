@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics, Slots
 from pactune.errors import SettingError
-from pactune.hypergradient.base import Estimator, Running, Tape
+from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, dot, zeros_like
@@ -53,19 +53,19 @@ class ForwardMode(Estimator):
             )
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
-    def start(self, trajectory: Trajectory, tape: Tape) -> Running:
+    def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator at work."""
-        return _Running(trajectory, tape)
+        return _Running(trajectory, context)
 
 
-class _Running(Running):
+class _Running(ChainEstimator):
     by_params = True
 
-    def __init__(self, trajectory: Trajectory, tape: Tape) -> None:
-        self._trajectory, self._tape = trajectory, tape
-        self._directions = list(_basis(tape.hyper))
+    def __init__(self, trajectory: Trajectory, context: ChainContext) -> None:
+        self._trajectory, self._context = trajectory, context
+        self._directions = list(_basis(context.hyper))
         self._tangents: list[Adjoint | None] = [self._initial(direction) for direction in self._directions]
-        self._sum = zeros_like(tape.hyper)
+        self._sum = zeros_like(context.hyper)
 
     def observe(self, record: Record, seen: Observation) -> Params:
         assert seen.by_hyper is not None
@@ -88,15 +88,17 @@ class _Running(Running):
         """Return ⟨∂/∂θ, dθ_t/dλ_i⟩ for every i, in the shapes of λ."""
         zero = next(iter(by_params.values())).new_zeros(())
         flat = torch.stack([zero if t is None else dot(by_params, t.params) for t in self._tangents])
-        parts = torch.split(flat, [value.numel() for value in self._tape.hyper.values()])
-        return {name: part.view_as(value) for (name, value), part in zip(self._tape.hyper.items(), parts, strict=True)}
+        parts = torch.split(flat, [value.numel() for value in self._context.hyper.values()])
+        return {
+            name: part.view_as(value) for (name, value), part in zip(self._context.hyper.items(), parts, strict=True)
+        }
 
     def _initial(self, direction: Params) -> Adjoint | None:
         """Return dθ_0/dλ_i, None for zero."""
-        if self._tape.drawn is None or not self._trajectory.problem.has_initial:
+        if self._context.drawn is None or not self._trajectory.problem.has_initial:
             return None
         with forward_ad.dual_level():
-            start = self._trajectory.problem.initial(self._tape.drawn, _dual(self._tape.hyper, direction))
+            start = self._trajectory.problem.initial(self._context.drawn, _dual(self._context.hyper, direction))
             return Adjoint(_tangents(start), {})
 
     def _push(self, record: Record, direction: Params, tangent: Adjoint | None) -> Adjoint:
@@ -106,7 +108,7 @@ class _Running(Running):
             params = _dual(state.params, tangent.params if tangent else None)
             slots: Slots = {s: _dual(v, tangent.slots.get(s) if tangent else None) for s, v in state.slots.items()}
             start = InnerState(params, slots, state.buffers, state.step)
-            after = self._trajectory.replay(start, _dual(record.hyper, direction), record.tick, graph=True)
+            after = self._trajectory.replay(start, _dual(record.hyper, direction), record.data, graph=True)
             return Adjoint(_tangents(after.params), {slot: _tangents(values) for slot, values in after.slots.items()})
 
 

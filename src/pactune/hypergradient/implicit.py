@@ -12,7 +12,7 @@ from torch import Tensor
 from pactune.checks import NOT_NEGATIVE, POSITIVE, Rule, check_count, check_number
 from pactune.dynamics.base import Dynamics
 from pactune.errors import GradientError, SettingError
-from pactune.hypergradient.base import Estimator, Running, Tape
+from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import InnerState, Observation, Record, ValueAndGradient
 from pactune.hypergradient.stationarity import check_smooth, concern, measure, penalty_gradient, penalty_product
 from pactune.hypergradient.trajectory import Trajectory
@@ -158,18 +158,18 @@ class Implicit(Estimator):
             raise SettingError(f"`{role}`: solver must be Identity, Neumann or ConjugateGradient, got {kind}")
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
-    def start(self, trajectory: Trajectory, tape: Tape) -> Running:
+    def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator at work."""
-        return _Running(self.solver, trajectory, tape)
+        return _Running(self.solver, trajectory, context)
 
     def concern(self, notes: Mapping[str, float | Tensor], risk: float) -> str | None:
         """Return why the gradient is far off, None where nothing speaks against it."""
         return concern(notes, risk, solves=not isinstance(self.solver, Identity))
 
 
-class _Running(Running):
-    def __init__(self, solver: LinearSolver, trajectory: Trajectory, tape: Tape) -> None:
-        self._solver, self._trajectory, self._tape = solver, trajectory, tape
+class _Running(ChainEstimator):
+    def __init__(self, solver: LinearSolver, trajectory: Trajectory, context: ChainContext) -> None:
+        self._solver, self._trajectory, self._context = solver, trajectory, context
         self._last: Record | None = None
         self._notes: Params = {}
 
@@ -188,23 +188,23 @@ class _Running(Running):
 
     def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None
-        tick, hyper = self._last.tick, self._tape.hyper
+        data, hyper = self._last.data, self._context.hyper
         self._check_smooth(state, self._last)
-        hessian, mixed = self._trajectory.train_products(state, hyper, tick)
+        hessian, mixed = self._trajectory.train_products(state, hyper, data)
         eta = self._trajectory.dynamics.learning_rate(self._last.state.step)
         with torch.no_grad():
             v = self._solver.solve(hessian, final.by_params, eta)
-            gradient = self._trajectory.train_gradient(state, hyper, tick)
+            gradient = self._trajectory.train_gradient(state, hyper, data)
             self._notes = measure(hessian, gradient, v, final.by_params, state.params)
         return sub(final.by_hyper, mixed(v))
 
     def _check_smooth(self, state: InnerState, last: Record) -> None:
         """Raise where the training gradient jumps within a few steps of training, or the penalty's along its own."""
-        trajectory, hyper, tick = self._trajectory, self._tape.hyper, last.tick
+        trajectory, hyper, data = self._trajectory, self._context.hyper, last.data
         check_smooth(
             "training risk",
-            lambda params: trajectory.train_gradient(state._replace(params=params), hyper, tick),
-            lambda params: trajectory.train_products(state._replace(params=params), hyper, tick)[0],
+            lambda params: trajectory.train_gradient(state._replace(params=params), hyper, data),
+            lambda params: trajectory.train_products(state._replace(params=params), hyper, data)[0],
             state.params,
             sub(state.params, last.state.params),
         )

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from pactune.data import Batch
 from pactune.dynamics.base import Number, Slots
+from pactune.problem.data import Batch
 from pactune.trees import Params
 
-__all__ = ["Adjoint", "InnerState", "Linear", "Observation", "Pair", "Record", "Tick", "ValueAndGradient"]
+__all__ = ["Adjoint", "GradientPair", "InnerState", "Linear", "Observation", "Record", "StepData", "ValueAndGradient"]
 
 
 class InnerState(NamedTuple):
@@ -24,7 +24,7 @@ class InnerState(NamedTuple):
     step: int
 
 
-class Tick(NamedTuple):
+class StepData(NamedTuple):
     """The outside world at one inner step.
 
     Attributes:
@@ -69,7 +69,7 @@ class Record(NamedTuple):
     """A step that can be replayed: where it started, what it met, λ at that time, and the gradient where it is kept."""
 
     state: InnerState
-    tick: Tick
+    data: StepData
     hyper: Params
     linear: Linear | None = None
 
@@ -99,7 +99,7 @@ class Observation(NamedTuple):
     by_params: Params | None = None
 
 
-class Pair(NamedTuple):
+class GradientPair(NamedTuple):
     """The two gradients at θ_t, free of penalties and without a graph; the second is empty without a path term."""
 
     gradient: Params

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from pactune.checks import check_count
-from pactune.hypergradient.records import InnerState, Linear, Record, Tick
+from pactune.hypergradient.records import InnerState, Linear, Record, StepData
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params
 
@@ -20,7 +20,7 @@ class _Kept(NamedTuple):
     """A step with its state, or with None where the state is found by running the steps before it."""
 
     state: InnerState | None
-    tick: Tick
+    data: StepData
     hyper: Params
     linear: Linear | None = None
 
@@ -49,7 +49,7 @@ class Segments:
         """Keep a step and forget the segments that are too old."""
         keep = len(self._steps) % self._segment == 0 or record.linear is not None
         linear = self.trajectory.without_values(record.linear) if record.linear is not None else None
-        self._steps.append(_Kept(record.state if keep else None, record.tick, record.hyper, linear))
+        self._steps.append(_Kept(record.state if keep else None, record.data, record.hyper, linear))
         while self._depth is not None and len(self._steps) - self._segment >= self._depth:
             for _ in range(self._segment):
                 self._steps.popleft()
@@ -87,12 +87,12 @@ class Segments:
             state = step.state or state
             assert state is not None
             graph = i > first or (i == first and (to_state or self.trajectory.problem.enters_losses))
-            record = Record(state, step.tick, step.hyper, step.linear)
+            record = Record(state, step.data, step.hyper, step.linear)
             linear = step.linear or self.trajectory.linearize(record, graph=graph)
             if i >= first:
                 records.append(record._replace(linear=self.trajectory.without_values(linear)))
             if i + 1 < len(steps) and steps[i + 1].state is None:
-                state = self.trajectory.advance(state, step.hyper, step.tick, linear.observation())
+                state = self.trajectory.advance(state, step.hyper, step.data, linear.observation())
         return records
 
 

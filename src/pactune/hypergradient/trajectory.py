@@ -14,23 +14,23 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pactune.data import Batch
 from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
 from pactune.errors import GradientError
-from pactune.hypergradient.adjoints import Met, edge_vjp, through_step, vjp
+from pactune.hypergradient.adjoints import StepPoint, edge_vjp, through_step, vjp
 from pactune.hypergradient.records import (
     Adjoint,
+    GradientPair,
     InnerState,
     Linear,
     Observation,
-    Pair,
     Record,
-    Tick,
+    StepData,
     ValueAndGradient,
 )
 from pactune.objectives.base import Objective, PathContext
-from pactune.parallel import ALONE, Team, collect, share, spread, sum_trees
+from pactune.parallel import SINGLE_RANK, Ranks, collect, share, spread, sum_trees
 from pactune.problem import Problem
+from pactune.problem.data import Batch
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, leaves, split, zeros_like
 
@@ -49,7 +49,7 @@ class Trajectory:
         objective: what is measured along the way.
         stochastic: whether forwards draw random numbers and have to be seeded step by step.
         default_hyper: λ0, for an objective that compares with it.
-        team: the ranks of the run, of which some may share every mini-batch.
+        ranks: the ranks of the run, of which some may share every mini-batch.
         side: a CUDA stream on which the second gradient of a step runs beside the first.
     """
 
@@ -58,12 +58,14 @@ class Trajectory:
     objective: Objective
     stochastic: bool = False
     default_hyper: Params | None = None
-    team: Team = ALONE
+    ranks: Ranks = SINGLE_RANK
     side: torch.cuda.Stream | None = None
 
     # Measuring at θ_t
 
-    def observe(self, state: InnerState, hyper: Params, tick: Tick, *, by_hyper: bool, by_params: bool) -> Observation:
+    def observe(
+        self, state: InnerState, hyper: Params, data: StepData, *, by_hyper: bool, by_params: bool
+    ) -> Observation:
         """Return ∇R_T(θ_t), and q_t with the derivatives asked for.
 
         The training gradient is computed once and serves both Δ_t and the step. A double backward is run only when the
@@ -71,14 +73,14 @@ class Trajectory:
         form, there is no backward for λ at all.
         """
         if self.parts(by_hyper=by_hyper) and not by_params:
-            return self.judge(state, hyper, tick, self.pair(state, hyper, tick), by_hyper=by_hyper)
+            return self.judge(state, hyper, data, self.pair(state, hyper, data), by_hyper=by_hyper)
         graph = self._needs_graph(by_hyper=by_hyper, by_params=by_params)
         params, lambdas = leaves(state.params), leaves(hyper) if by_hyper else hyper
-        gradient, second, buffers = self._pair(params, lambdas, state.buffers, tick, graph=graph)
+        gradient, second, buffers = self._pair(params, lambdas, state.buffers, data, graph=graph)
         if not self.objective.has_path:
             return Observation(_plain(gradient), buffers)
         with torch.enable_grad():
-            context = self._context(state, tick, self._factors(params, lambdas))
+            context = self._context(state, data, self._factors(params, lambdas))
             train, valid = self._compared(gradient, second, params, lambdas)
         measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
         detached = _plain(gradient)
@@ -95,43 +97,45 @@ class Trajectory:
         """Whether `observe` is `pair` and then `judge`: no λ-derivative is wanted, or it is known in closed form."""
         return not (by_hyper and self.objective.has_path) or self.problem.has_penalty_vjp
 
-    def pair(self, state: InnerState, hyper: Params, tick: Tick) -> Pair:
+    def pair(self, state: InnerState, hyper: Params, data: StepData) -> GradientPair:
         """Return the two gradients at θ_t."""
-        found = self._pair(leaves(state.params), hyper, state.buffers, tick, graph=False)
-        return Pair(_plain(found.gradient), _plain(found.second), found.buffers)
+        found = self._pair(leaves(state.params), hyper, state.buffers, data, graph=False)
+        return GradientPair(_plain(found.gradient), _plain(found.second), found.buffers)
 
     @torch.no_grad()
-    def judge(self, state: InnerState, hyper: Params, tick: Tick, pair: Pair, *, by_hyper: bool) -> Observation:
+    def judge(
+        self, state: InnerState, hyper: Params, data: StepData, pair: GradientPair, *, by_hyper: bool
+    ) -> Observation:
         """Return q_t from the two gradients, and its direct λ-derivative in closed form."""
         if not self.objective.has_path:
             return Observation(pair.gradient, pair.buffers)
-        context = self._context(state, tick, self._factors(state.params, hyper))
+        context = self._context(state, data, self._factors(state.params, hyper))
         train, valid = self._compared(pair.gradient, pair.second, state.params, hyper)
         measured = self.objective.measure(train, valid, context, by_valid=False)
         direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train) if by_hyper else None
         return Observation(pair.gradient, pair.buffers, measured.summand, direct)
 
-    def look(self, state: InnerState, hyper: Params, tick: Tick) -> Observation:
+    def look(self, state: InnerState, hyper: Params, data: StepData) -> Observation:
         """Return ∇R_T(θ_t) alone, where q_t is not measured."""
         buffers = clone(state.buffers)
         return Observation(
-            _plain(self._train_gradient(leaves(state.params), hyper, buffers, tick, graph=False)), buffers
+            _plain(self._train_gradient(leaves(state.params), hyper, buffers, data, graph=False)), buffers
         )
 
     # Moving
 
     def advance(
-        self, state: InnerState, hyper: Params, tick: Tick, seen: Observation, *, donated: bool = False
+        self, state: InnerState, hyper: Params, data: StepData, seen: Observation, *, donated: bool = False
     ) -> InnerState:
         """Return the state after the step, from what was observed at θ_t; in the memory of one that is donated."""
         with torch.no_grad():
-            params, slots = self._move(self.dynamics, state, hyper, tick, seen.gradient, donated=donated)
+            params, slots = self._move(self.dynamics, state, hyper, data, seen.gradient, donated=donated)
         return InnerState(params, slots, seen.buffers, state.step + 1)
 
-    def replay(self, state: InnerState, hyper: Params, tick: Tick, *, graph: bool) -> Adjoint:
+    def replay(self, state: InnerState, hyper: Params, data: StepData, *, graph: bool) -> Adjoint:
         """Repeat a step inside an autograd graph; `state` and `hyper` are leaves or dual tensors."""
-        gradient = self._train_gradient(state.params, hyper, clone(state.buffers), tick, graph=graph)
-        params, slots = self._move(self.dynamics.pull_back_form(), state, hyper, tick, gradient)
+        gradient = self._train_gradient(state.params, hyper, clone(state.buffers), data, graph=graph)
+        params, slots = self._move(self.dynamics.pull_back_form(), state, hyper, data, gradient)
         return Adjoint(params, slots if self.dynamics.differentiable else {})
 
     def linearize(self, record: Record, *, graph: bool) -> Linear:
@@ -139,7 +143,7 @@ class Trajectory:
         buffers = clone(record.state.buffers)
         params = leaves(record.state.params)
         hyper = leaves(record.hyper) if graph and self.problem.enters_losses else record.hyper
-        value = self._train_gradient(params, hyper, buffers, record.tick, graph=graph)
+        value = self._train_gradient(params, hyper, buffers, record.data, graph=graph)
         edges = {name: get_gradient_edge(g) for name, g in value.items() if g.requires_grad}
         return Linear(params, hyper, _plain(value), edges, buffers)
 
@@ -167,8 +171,8 @@ class Trajectory:
         if linear is None or (graph and not linear.edges):
             linear = self.linearize(record, graph=graph)
         slots = state.slots if self.dynamics.differentiable else {}
-        met = Met(
-            state.params, slots, linear.gradient, record.hyper, record.tick.noise, self._numbers(state, record.tick)
+        met = StepPoint(
+            state.params, slots, linear.gradient, record.hyper, record.data.noise, self._numbers(state, record.data)
         )
         form = self.dynamics.pull_back_form()
         by_hyper, found = through_step(self.problem, form, met, adjoint.params, adjoint.slots)
@@ -208,28 +212,28 @@ class Trajectory:
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
             self._seed(key)
-            own, weight = share(batch, self.team.shard, self.team.shards)
+            own, weight = share(batch, self.ranks.shard, self.ranks.shards)
             with torch.enable_grad():
                 part = weight * batch.rows * self.problem.valid_risk(params, lambdas, clone(state.buffers), own)
             part = part if derivatives else part.detach()  # a forward may enable gradients for its own inputs
             found_params, found_hyper = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
-        whole, by_params, by_hyper = sum_trees(self.team, {"": value}, by_params, by_hyper)
+        whole, by_params, by_hyper = sum_trees(self.ranks, {"": value}, by_params, by_hyper)
         return ValueAndGradient(
             whole[""] / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
         )
 
-    def train_gradient(self, state: InnerState, hyper: Params, tick: Tick) -> Params:
+    def train_gradient(self, state: InnerState, hyper: Params, data: StepData) -> Params:
         """Return ∇R_T at θ, penalty included."""
-        gradient = self.look(state, hyper, tick).gradient
+        gradient = self.look(state, hyper, data).gradient
         return _plain(self._with_penalty(gradient, state.params, hyper))
 
-    def train_products(self, state: InnerState, hyper: Params, tick: Tick) -> tuple[Product, Product]:
+    def train_products(self, state: InnerState, hyper: Params, data: StepData) -> tuple[Product, Product]:
         """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ at θ, penalty included; one graph serves all products."""
         params, lambdas = leaves(state.params), leaves(hyper)
         with torch.enable_grad():
-            gradient = self._train_gradient(params, lambdas, clone(state.buffers), tick, graph=True)
+            gradient = self._train_gradient(params, lambdas, clone(state.buffers), data, graph=True)
             train = self._with_penalty(gradient, params, lambdas)
         return (
             lambda vector: vjp([(train, vector)], params, retain=True)[0],
@@ -238,32 +242,32 @@ class Trajectory:
 
     # Inner workings
 
-    def _train_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
-        self._seed(tick.keys[0] if tick.keys else None)
+    def _train_gradient(self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool) -> Params:
+        self._seed(data.keys[0] if data.keys else None)
         with torch.enable_grad(), _second_order(graph):
-            return self._risk_gradient(self.problem.train_risk, (params, hyper, buffers), tick.train, graph=graph)
+            return self._risk_gradient(self.problem.train_risk, (params, hyper, buffers), data.train, graph=graph)
 
     def _risk_gradient(
         self, risk: Callable[..., Tensor], at: tuple[Params, Params, Params], batch: Batch, *, graph: bool
     ) -> Params:
         """Return the θ-gradient of a risk at (θ, λ, buffers); ranks that share the mini-batch add up their parts."""
         params, hyper, buffers = at
-        if self.team.shards == 1:
+        if self.ranks.shards == 1:
             return _gradient(risk(params, hyper, buffers, batch), params, graph=graph)
-        part, weight = share(batch, self.team.shard, self.team.shards)
-        here, lambdas = spread(self.team, params, hyper) if graph else (params, hyper)
-        return collect(self.team, _gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
+        part, weight = share(batch, self.ranks.shard, self.ranks.shards)
+        here, lambdas = spread(self.ranks, params, hyper) if graph else (params, hyper)
+        return collect(self.ranks, _gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
 
-    def _pair(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Pair:
+    def _pair(self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool) -> GradientPair:
         """Return the two gradients, the second on a stream of its own where there is one."""
         after, second = clone(buffers), Params()
         if self.objective.has_path:
             with _beside(self.side):
-                second = self._second_gradient(params, hyper, buffers, tick, graph=graph)
-        gradient = self._train_gradient(params, hyper, after, tick, graph=graph)
+                second = self._second_gradient(params, hyper, buffers, data, graph=graph)
+        gradient = self._train_gradient(params, hyper, after, data, graph=graph)
         if self.side is not None and self.objective.has_path:
             torch.cuda.current_stream().wait_stream(self.side)
-        return Pair(gradient, second, after)
+        return GradientPair(gradient, second, after)
 
     def _needs_graph(self, *, by_hyper: bool, by_params: bool) -> bool:
         """Whether the gradients themselves have to be differentiated."""
@@ -276,16 +280,18 @@ class Trajectory:
         """Whether the two gradients differ by the penalty alone, as under λ and λ0 of a weight decay."""
         return self.objective.compares_default and not self.problem.enters_losses
 
-    def _second_gradient(self, params: Params, hyper: Params, buffers: Params, tick: Tick, *, graph: bool) -> Params:
+    def _second_gradient(
+        self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool
+    ) -> Params:
         """Return the gradient that ∇R_T is compared with, without a penalty."""
         if self.objective.compares_default and not self._loss_cancels:
-            return self._train_gradient(params, self._default, clone(buffers), tick, graph=graph)
+            return self._train_gradient(params, self._default, clone(buffers), data, graph=graph)
         if not self.objective.uses_valid_gradient:
             return zeros_like(params)
-        self._seed(tick.keys[1] if tick.keys else None)
+        self._seed(data.keys[1] if data.keys else None)
         with torch.enable_grad(), _second_order(graph):
             at = (params, hyper, clone(buffers))
-            return self._risk_gradient(self.problem.valid_risk, at, tick.valid, graph=graph)
+            return self._risk_gradient(self.problem.valid_risk, at, data.valid, graph=graph)
 
     def _compared(self, first: Params, second: Params, params: Params, hyper: Params) -> tuple[Params, Params]:
         """Return the two gradients of the summand; what is the same in both is left out where it cancels."""
@@ -308,11 +314,11 @@ class Trajectory:
     def _factors(self, params: Params, hyper: Params) -> Params:
         return self.problem.learning_rates(params, hyper) if self.problem.has_learning_rates else {}
 
-    def _numbers(self, state: InnerState, tick: Tick) -> Mapping[str, Number]:
-        return self.dynamics.numbers(state.step) if tick.numbers is None else tick.numbers
+    def _numbers(self, state: InnerState, data: StepData) -> Mapping[str, Number]:
+        return self.dynamics.numbers(state.step) if data.numbers is None else data.numbers
 
-    def _context(self, state: InnerState, tick: Tick, factors: Params) -> PathContext:
-        eta = self._numbers(state, tick)["lr"]
+    def _context(self, state: InnerState, data: StepData, factors: Params) -> PathContext:
+        eta = self._numbers(state, data)["lr"]
         tau = self.dynamics.inverse_temperature_or_none()
         return PathContext(eta, factors, self.problem.train.rows, self.problem.valid.rows, tau)
 
@@ -321,15 +327,15 @@ class Trajectory:
         dynamics: Dynamics,
         state: InnerState,
         hyper: Params,
-        tick: Tick,
+        data: StepData,
         gradient: Params,
         *,
         donated: bool = False,
     ) -> tuple[Params, Slots]:
         penalty = (lambda at: self.problem.penalty_gradient(at, hyper)) if self.problem.has_penalty else None
         factors = self._factors(state.params, hyper)
-        numbers = self._numbers(state, tick)
-        inputs = StepInputs(gradient, penalty, factors, tick.noise, numbers, donated=donated)
+        numbers = self._numbers(state, data)
+        inputs = StepInputs(gradient, penalty, factors, data.noise, numbers, donated=donated)
         return dynamics.step(state.params, state.slots, inputs)
 
     def _seed(self, key: int | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.base import Estimator, Running, Tape, sweep
+from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator, sweep
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
 from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Trajectory
@@ -63,15 +63,15 @@ class Truncated(Estimator):
             raise SettingError(f"`{role}`: k must be between 0 and inner_steps={inner_steps}, got {self.k}")
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
-    def start(self, trajectory: Trajectory, tape: Tape) -> Running:
+    def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator at work."""
-        return _Running(self, trajectory, tape)
+        return _Running(self, trajectory, context)
 
 
-class _Running(Running):
-    def __init__(self, settings: Truncated, trajectory: Trajectory, tape: Tape) -> None:
-        self._k, self._trajectory, self._tape = settings.k, trajectory, tape
-        self._sum = zeros_like(tape.hyper)
+class _Running(ChainEstimator):
+    def __init__(self, settings: Truncated, trajectory: Trajectory, context: ChainContext) -> None:
+        self._k, self._trajectory, self._context = settings.k, trajectory, context
+        self._sum = zeros_like(context.hyper)
         self._segment = root_segment(settings.segment, settings.k)
         self._steps = Segments(trajectory, self._segment, settings.k)
         self.by_params = settings.k > 0
@@ -97,8 +97,8 @@ class _Running(Running):
 
     @property
     def keeps_graph(self) -> bool:
-        total = self._tape.inner_steps
-        return self._tape.length >= max(total - self._k, last_segment(0, self._segment, total))
+        total = self._context.inner_steps
+        return self._context.length >= max(total - self._k, last_segment(0, self._segment, total))
 
     def path(self) -> Params:
         return self._sum
@@ -110,5 +110,5 @@ class _Running(Running):
         """Take a derivative at the present iterate back through the last k steps."""
         kept = len(self._steps)
         span = range(max(0, kept - self._k), kept)
-        to_start = self._k >= self._tape.length
-        return sweep(self._tape, self._steps, span, Adjoint(by_params, {}), to_start=to_start)
+        to_start = self._k >= self._context.length
+        return sweep(self._context, self._steps, span, Adjoint(by_params, {}), to_start=to_start)

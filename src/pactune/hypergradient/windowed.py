@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.base import Estimator, Running, Tape, sweep
+from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator, sweep
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
 from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Trajectory
@@ -57,17 +57,17 @@ class Windowed(Estimator):
             raise SettingError(f"`{role}`: w must be between 1 and inner_steps={inner_steps}, got {self.w}")
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
-    def start(self, trajectory: Trajectory, tape: Tape) -> Running:
+    def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator at work."""
-        return _Running(self, trajectory, tape)
+        return _Running(self, trajectory, context)
 
 
-class _Running(Running):
+class _Running(ChainEstimator):
     by_params = True
 
-    def __init__(self, settings: Windowed, trajectory: Trajectory, tape: Tape) -> None:
-        self._w, self._tape = settings.w, tape
-        self._sum = zeros_like(tape.hyper)
+    def __init__(self, settings: Windowed, trajectory: Trajectory, context: ChainContext) -> None:
+        self._w, self._context = settings.w, context
+        self._sum = zeros_like(context.hyper)
         self._segment = root_segment(settings.segment, settings.w)
         self._window = Segments(trajectory, self._segment)
         self._sources: list[Params] = []
@@ -94,9 +94,9 @@ class _Running(Running):
 
     @property
     def keeps_graph(self) -> bool:
-        total = self._tape.inner_steps
+        total = self._context.inner_steps
         window = self._w * ((total - 1) // self._w)
-        return self._tape.length >= last_segment(window, self._segment, total)
+        return self._context.length >= last_segment(window, self._segment, total)
 
     def path(self) -> Params:
         if not self._sources:
@@ -116,4 +116,4 @@ class _Running(Running):
     def _sweep(self, by_params: Params, count: int, sources: list[Params]) -> Params:
         """Go back from θ_count of the window to its start; at each iterate its own summand's derivative joins."""
         adjoint = Adjoint(by_params, {})
-        return sweep(self._tape, self._window, range(count), adjoint, to_start=self._first, sources=sources)
+        return sweep(self._context, self._window, range(count), adjoint, to_start=self._first, sources=sources)

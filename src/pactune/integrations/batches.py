@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from pactune.data.source import seeded
 from pactune.errors import DataError, SettingError
+from pactune.problem.data.source import seeded
 from pactune.streams import Streams
 
 __all__ = ["Endless"]

@@ -20,8 +20,8 @@ from pactune.checks import (
     is_number,
 )
 from pactune.errors import DivergenceError, SettingError
-from pactune.modules import refuse_torchscript
 from pactune.objectives import PACBayes
+from pactune.problem.modules import refuse_torchscript
 
 __all__ = [
     "as_risk",

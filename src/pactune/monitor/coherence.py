@@ -26,8 +26,8 @@ from pactune.monitor.gradients import (
 )
 from pactune.monitor.penalties import as_decay, as_penalty
 from pactune.objectives.base import check_bound, clip
+from pactune.problem.tensor_slots import call_with
 from pactune.streams import Streams
-from pactune.swap import call_with
 from pactune.trees import Params, clone, split, sub
 
 __all__ = ["CoherenceMonitor"]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pactune.errors import DataError, GradientError, PactuneError, SettingError
+from pactune.problem.tensor_slots import TensorSlots, owner
 from pactune.streams import GLOBAL_STATE
-from pactune.swap import Places, owner
 from pactune.trees import Params, split
 
 __all__ = [
@@ -96,9 +96,9 @@ def mean_over_processes(gradient: Params) -> Params:
     return {name: part.view(gradient[name].shape) for name, part in zip(gradient, parts, strict=True)}
 
 
-def buffer_places(model: nn.Module) -> tuple[Places, Params]:
+def buffer_places(model: nn.Module) -> tuple[TensorSlots, Params]:
     """Return where the buffers live, shared ones in all their places, and the buffers by name."""
-    places, names = Places(), dict[int, str]()
+    places, names = TensorSlots(), dict[int, str]()
     for name, buffer in model.named_buffers(remove_duplicate=False):
         places.add(names.setdefault(id(buffer), name), *owner(model, name))
     return places, dict(model.named_buffers())

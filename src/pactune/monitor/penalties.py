@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from pactune.errors import SettingError
-from pactune.hooks import holders
 from pactune.monitor.checks import check_decay
 from pactune.monitor.gradients import precise
+from pactune.problem.hooks import holders
 from pactune.trees import Params, split
 
 __all__ = ["PenaltyGradient", "as_decay", "as_penalty"]

@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from pactune.checks import POSITIVE, Rule, check_count, check_number
 from pactune.errors import SettingError
-from pactune.parallel.team import ALONE, Team
+from pactune.parallel.ranks import SINGLE_RANK, Ranks
 
-__all__ = ["Parallel", "as_team"]
+__all__ = ["Parallel", "as_ranks"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Parallel:
         check_count("shards", self.shards)
         check_number("timeout", self.timeout, Rule("a positive number of seconds", POSITIVE.holds))
 
-    def team(self, chains: int, device: torch.device) -> Team:
+    def ranks(self, chains: int, device: torch.device) -> Ranks:
         """Return the ranks of this process's group.
 
         Raises:
@@ -59,7 +59,7 @@ class Parallel:
         if backend == "nccl" and device.type != "cuda":
             raise SettingError(f'the backend "nccl" needs the model on its GPU and it is on {device}; or use "gloo"')
         wire = torch.device("cpu") if backend == "gloo" else device  # gloo sends nothing from a GPU to one rank alone
-        return Team(rank, ranks, self.shards, self.timeout, wire)
+        return Ranks(rank, ranks, self.shards, self.timeout, wire)
 
 
 def _place() -> tuple[int, int]:
@@ -73,14 +73,14 @@ def _place() -> tuple[int, int]:
     return 0, 1
 
 
-def as_team(parallel: Parallel | None, chains: int, device: torch.device) -> Team:
+def as_ranks(parallel: Parallel | None, chains: int, device: torch.device) -> Ranks:
     """Return the ranks of a run; None runs by itself.
 
     Raises:
         SettingError: `parallel` is something else.
     """
     if parallel is None:
-        return ALONE
+        return SINGLE_RANK
     if not isinstance(parallel, Parallel):
         raise SettingError(f"`parallel` must be Parallel(...) or None, got {parallel!r}")
-    return parallel.team(chains, device)
+    return parallel.ranks(chains, device)

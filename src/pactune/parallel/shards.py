@@ -14,12 +14,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pactune.data import Batch
-from pactune.data.source import map_tensors
 from pactune.errors import DataError, SettingError
 from pactune.parallel.packing import flatten, unflatten
-from pactune.parallel.team import Team
+from pactune.parallel.ranks import Ranks
 from pactune.problem import Problem
+from pactune.problem.data import Batch
+from pactune.problem.data.source import map_tensors
 from pactune.trees import Params, clone, split
 
 __all__ = ["check_shards", "collect", "share", "spread", "sum_trees"]
@@ -56,24 +56,24 @@ def share(batch: Batch, shard: int, shards: int) -> tuple[Batch, float]:
     return Batch(map_tensors(batch.data, cut), rows.stop - rows.start, numbers), (last - first) / batch.rows
 
 
-def spread(team: Team, params: Params, hyper: Params) -> tuple[Params, Params]:
+def spread(ranks: Ranks, params: Params, hyper: Params) -> tuple[Params, Params]:
     """Return θ and λ as a rank's part of a risk sees them: derivatives that come back are summed over the ranks."""
-    sent = cast(tuple[Tensor, ...], _Spread.apply(team, *params.values(), *hyper.values()))  # type: ignore[no-untyped-call]
+    sent = cast(tuple[Tensor, ...], _Spread.apply(ranks, *params.values(), *hyper.values()))  # type: ignore[no-untyped-call]
     here, lambdas = split(sent, params, hyper)
     return here, lambdas
 
 
-def collect(team: Team, parts: Params) -> Params:
+def collect(ranks: Ranks, parts: Params) -> Params:
     """Return the sum over the ranks of their parts of a gradient, differentiable to any order."""
-    found = cast(tuple[Tensor, ...], _Collect.apply(team, *parts.values()))  # type: ignore[no-untyped-call]
+    found = cast(tuple[Tensor, ...], _Collect.apply(ranks, *parts.values()))  # type: ignore[no-untyped-call]
     return split(found, parts)[0]
 
 
-def sum_trees(team: Team, *trees: Params) -> list[Params]:
+def sum_trees(ranks: Ranks, *trees: Params) -> list[Params]:
     """Return the sums over the ranks in one message, without a derivative."""
-    if team.shards == 1:
+    if ranks.shards == 1:
         return list(trees)
-    flat = team.sum_shards(flatten(*trees))
+    flat = ranks.sum_shards(flatten(*trees))
     parts = torch.split(flat, [sum(value.numel() for value in tree.values()) for tree in trees])
     return [unflatten(part, tree) for part, tree in zip(parts, trees, strict=True)]
 
@@ -82,13 +82,13 @@ class _Spread(torch.autograd.Function):
     """The identity, whose derivative is the sum over the ranks."""
 
     @staticmethod
-    def forward(ctx: Any, team: Team, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.team = team
+    def forward(ctx: Any, ranks: Ranks, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.ranks = ranks
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        return None, *_Collect.apply(ctx.team, *cotangents)  # type: ignore[no-untyped-call]
+        return None, *_Collect.apply(ctx.ranks, *cotangents)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def jvp(_ctx: Any, _team: None, *tangents: Tensor) -> Any:
@@ -99,23 +99,23 @@ class _Collect(torch.autograd.Function):
     """The sum over the ranks, whose derivative is the identity: the cotangent is the same on every rank."""
 
     @staticmethod
-    def forward(ctx: Any, team: Team, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.team = team
-        return _sum(team, tensors)
+    def forward(ctx: Any, ranks: Ranks, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.ranks = ranks
+        return _sum(ranks, tensors)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        return None, *_Spread.apply(ctx.team, *cotangents)  # type: ignore[no-untyped-call]
+        return None, *_Spread.apply(ctx.ranks, *cotangents)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def jvp(ctx: Any, _team: None, *tangents: Tensor) -> Any:
-        return _sum(ctx.team, tangents)
+        return _sum(ctx.ranks, tangents)
 
 
-def _sum(team: Team, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _sum(ranks: Ranks, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Sum all tensors in one message."""
     named = {str(i): tensor for i, tensor in enumerate(tensors)}
-    return tuple(unflatten(team.sum_shards(flatten(named)), named).values())
+    return tuple(unflatten(ranks.sum_shards(flatten(named)), named).values())
 
 
 def check_shards(problem: Problem, shards: int, *, stochastic: bool) -> None:

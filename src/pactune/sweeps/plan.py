@@ -8,7 +8,7 @@ from typing import Any
 
 from pactune.checks import check_count, is_number
 from pactune.errors import SettingError
-from pactune.fit_settings import FitSettings, Keep
+from pactune.tuning.fit_settings import FitSettings, Keep
 
 __all__ = ["CellFit", "Resources"]
 

@@ -16,8 +16,8 @@ from pactune.tracking.spreadsheets import write_csv
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pactune.result import Result
-    from pactune.tuner import Tuner
+    from pactune.results.result import Result
+    from pactune.tuning.tuner import Tuner
 
 __all__ = ["CellResult", "SweepResult"]
 
@@ -121,7 +121,7 @@ class SweepResult:
             raise SettingError(f"no cell has {values!r}; the first one has {self.cells[0].values!r}")
         if not cell.ending:
             raise SettingError(f"{cell.name} is {cell.status}: only the model of a finished cell can be loaded")
-        from pactune.data.source import move
+        from pactune.problem.data.source import move
 
         tuner = self.build(**values)
         here = self.arguments | {"test": move(self.arguments["test"], tuner.problem.device)}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.errors import RunFolderError, SettingError
-from pactune.fit_settings import Keep
 from pactune.sweeps.board import CellState
 from pactune.sweeps.cluster import connected, load_ray
 from pactune.sweeps.grid import cells_of, lists_of
@@ -20,9 +19,10 @@ from pactune.tracking.files import make_folder
 from pactune.tracking.journal import Journal, read_lines
 from pactune.tracking.place import as_folder
 from pactune.tracking.run_folder import versions_of
+from pactune.tuning.fit_settings import Keep
 
 if TYPE_CHECKING:
-    from pactune.tuner import Tuner
+    from pactune.tuning.tuner import Tuner
 
 __all__ = ["sweep"]
 
@@ -154,8 +154,8 @@ def _fingerprint(test: Any) -> str | None:
         return None
     import torch
 
-    from pactune.data import as_source
-    from pactune.data.source import move
+    from pactune.problem.data import as_source
+    from pactune.problem.data.source import move
 
     cpu = torch.device("cpu")
     return as_source(move(test, cpu), role="test", device=cpu).fingerprint()

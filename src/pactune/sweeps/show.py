@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pactune.callbacks import LINE_SECONDS
+from pactune.results.callbacks import LINE_SECONDS
 from pactune.sweeps.board import CellState
 
 __all__ = ["Show", "showing"]

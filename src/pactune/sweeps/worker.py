@@ -65,8 +65,8 @@ def run_cell(job: CellTask, payload: bytes) -> Failure | None:
 def _fit(job: CellTask, payload: bytes) -> dict[str, Any]:
     import torch
 
-    from pactune.data.source import move
-    from pactune.tuner import Tuner
+    from pactune.problem.data.source import move
+    from pactune.tuning.tuner import Tuner
 
     _check_shared(job.folder)
     torch.set_num_threads(job.threads)

@@ -11,10 +11,10 @@ from pactune.tracking.parts import Parts, describe_parts, name_of, without_diges
 if TYPE_CHECKING:
     import torch
 
-    from pactune.data import Source
-    from pactune.fit_settings import FitSettings
+    from pactune.problem.data import Source
     from pactune.trees import Params
-    from pactune.tuner import Tuner
+    from pactune.tuning.fit_settings import FitSettings
+    from pactune.tuning.tuner import Tuner
 
 __all__ = ["PARTS", "describe_run", "differences", "moved_parts", "parts_of"]
 

@@ -9,12 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pactune.callbacks import Callback
 from pactune.errors import SettingError
+from pactune.results.callbacks import Callback
 
 if TYPE_CHECKING:
-    from pactune.result import Result, Row
-    from pactune.tuner import Tuner
+    from pactune.results.result import Result, Row
+    from pactune.tuning.tuner import Tuner
 
 __all__ = ["Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pactune.parallel import Team
+from pactune.parallel import Ranks
 from pactune.tracking.recorder import Recorder, State
 from pactune.tracking.states import decode, encode
 from pactune.trees import Params
@@ -22,11 +22,11 @@ class SharedRecorder(Recorder):
 
     Args:
         own: a recorder of a folder on the first rank, one that remembers nothing elsewhere.
-        team: the ranks.
+        ranks: the ranks.
     """
 
-    def __init__(self, own: Recorder, team: Team) -> None:
-        self._own, self._team = own, team
+    def __init__(self, own: Recorder, ranks: Ranks) -> None:
+        self._own, self._team = own, ranks
 
     def __enter__(self) -> Recorder:
         self._own.__enter__()

@@ -1,0 +1,1 @@
+"""`pactune reproduce` and its subcommands."""

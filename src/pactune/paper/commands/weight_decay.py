@@ -1,0 +1,207 @@
+"""`pactune reproduce weight-decay`, `table`, `correlation`, `scan`, `truncation` and `restart`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import typer
+
+from pactune.paper.commands.study_options import Data, Model, Options, numbers
+
+if TYPE_CHECKING:
+    from pactune.paper.cells import Execution
+    from pactune.paper.data import DataName, Images
+    from pactune.paper.studies import Scale, Study
+    from pactune.paper.weight_decay import StudySetting
+    from pactune.report.page import Section
+
+__all__ = ["COMMANDS"]
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command: its words, the options it lacks, and its numbers unless others are asked for."""
+
+    name: str
+    help: str
+    without: tuple[str, ...] = ()
+    data: tuple[Data, ...] = (Data.MNIST,)
+    seeds: int = 5
+    draws: str = "0"
+    residual_draws: str = "0"
+
+    def function(self) -> Callable[..., None]:
+        """Return the function that typer makes a command of."""
+        hints = get_type_hints(Options, include_extras=True)
+        own: dict[str, Any] = {"model": [Model.LINEAR], "data": list(self.data), "zeta": []}
+        kept = [field for field in fields(Options) if field.name not in self.without]
+
+        def command(**given: Any) -> None:
+            _run(self, Options(**given))
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter(f.name, kind, default=own.get(f.name, f.default), annotation=hints[f.name]) for f in kept
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {field.name: hints[field.name] for field in kept}
+        command.__doc__ = self.help
+        return command
+
+
+COMMANDS = (
+    _Command("weight-decay", "Draw test and validation curves at ζ = 0 and at other ζ.", ("auto",)),
+    _Command(
+        "table",
+        "Compare the methods over draws of the images: least weight norm, Eq. 5, plain training and others.",
+        data=(Data.MNIST, Data.CIFAR10),
+        seeds=1,
+        draws="0-11",
+        residual_draws="0-2",
+    ),
+    _Command(
+        "correlation",
+        "Draw the generalisation error against the regularizer over a range of ζ.",
+        ("auto", "online"),
+    ),
+    _Command("scan", "Draw the test loss against ζ.", ("auto", "online")),
+    _Command(
+        "truncation",
+        "Minimise the regularizer alone, by gradients of different truncation.",
+        ("auto", "online", "zeta"),
+    ),
+    _Command("restart", "Set θ_0 back, or draw it anew, at every outer step.", ("auto", "online")),
+)
+
+
+def _run(command: _Command, options: Options) -> None:
+    """Run the studies of a command, draw them, and print their tables."""
+    from pactune.paper.pages.folder import write_report
+    from pactune.paper.pages.weight_decay import study_section
+    from pactune.paper.records import read_studies
+    from pactune.paper.studies import run_study
+    from pactune.report.drawing import save_figures
+
+    execution, load = _execution(command, options), _loader(options)
+    studies: dict[str, Study] = {}
+    for model in options.model:
+        for data in options.data:
+            found = _available(command, options, data.value)
+            study = _study(command, options, *_plan(command, options, model.value, found))
+            studies[study.name] = study
+    try:
+        for study in studies.values():
+            run_study(study, options.output, load, execution)
+    except KeyboardInterrupt:
+        typer.echo(f"{command.name}: interrupted; the same command goes on where it stopped", err=True)
+        raise typer.Exit(130) from None
+    sections = []
+    for record in read_studies(options.output):
+        if record.name in studies:
+            sections.append(study_section(record))
+            save_figures(sections[-1].figures, options.output / record.name)
+    page = write_report(options.output)
+    typer.echo(f"{command.name}: written to {options.output}, report: {page}", err=True)
+    _print(sections, options.printed)
+
+
+def _study(command: _Command, options: Options, setting: StudySetting, scale: Scale) -> Study:
+    from pactune.paper import studies
+
+    own = options.zeta or ([studies.QUICK_ZETA] if options.quick else [])
+    match command.name:
+        case "weight-decay":
+            return studies.curves(replace(setting, online=options.online), scale, own)
+        case "table":
+            return studies.table(setting, scale, own, online=options.online, auto=options.auto)
+        case "truncation":
+            return studies.truncation(setting, replace(scale, inits=1, outer_steps=8) if options.quick else scale)
+        case "restart":
+            return studies.restart(setting, scale, own)
+    zetas = options.zeta or (studies.QUICK_ZETAS if options.quick else studies.ZETAS)
+    return studies.zeta_grid(command.name, setting, scale, zetas)
+
+
+def _plan(command: _Command, options: Options, model: Any, data: DataName) -> tuple[StudySetting, Scale]:
+    """Return the setting and the amount of a study."""
+    from pactune.paper.studies import QUICK, QUICK_SCALE, Scale
+    from pactune.paper.weight_decay import StudySetting
+
+    base, amount = (QUICK, QUICK_SCALE) if options.quick else (StudySetting(), Scale(inits=command.seeds))
+    own = command.draws if model == "linear" else command.residual_draws
+    draws = options.draws or ("0-1" if options.quick and command.name == "table" else "0" if options.quick else own)
+    scale = replace(
+        amount,
+        draws=numbers(draws),
+        inits=options.seeds or amount.inits,
+        outer_steps=options.outer_steps or amount.outer_steps,
+    )
+    setting = replace(base, model=model, data=data, protocol=options.protocol)
+    if options.quick and model != "linear":
+        return replace(setting, inner_steps=2), replace(scale, outer_steps=options.outer_steps or 2, inits=1)
+    return setting, scale
+
+
+def _available(command: _Command, options: Options, data: DataName) -> DataName:
+    """Return the data set; for a quick run without its files the digits, and say so."""
+    from pactune.paper.data import load_images
+
+    if not options.quick or load_images(data, options.data_dir, download=False) is not None:
+        return data
+    typer.echo(
+        f"{command.name}: no files of {data}; --quick takes scikit-learn's digits, enlarged to 28 × 28", err=True
+    )
+    return "digits"
+
+
+def _loader(options: Options) -> Callable[[DataName], Images]:
+    from pactune.paper.data import load_images
+
+    @cache
+    def load(name: DataName) -> Images:
+        found = load_images(name, options.data_dir, report=lambda words: typer.echo(words, err=True))
+        assert found is not None
+        return found
+
+    return load
+
+
+def _execution(command: _Command, options: Options) -> Execution:
+    import torch
+
+    from pactune.paper.cells import Execution
+
+    try:
+        torch.zeros(1, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise typer.BadParameter(f"--device {options.device} cannot be used: {reason}; cpu always can") from error
+    report = lambda words: typer.echo(f"{command.name}: {words}", err=True)  # noqa: E731
+    return Execution(options.device, options.engine, progress=True, report=report)
+
+
+def _print(sections: list[Section], printed: str) -> None:
+    """Print the tables of each study."""
+    if printed == "json":
+        found = [
+            {"study": section.heading, "tables": [{"header": t.header, "rows": t.rows} for t in section.tables]}
+            for section in sections
+        ]
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout)
+    for section in sections:
+        for table in section.tables:
+            shown = Table(*table.header, title=section.heading)
+            for row in table.rows:
+                shown.add_row(*row)
+            console.print(shown)

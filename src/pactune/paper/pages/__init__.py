@@ -1,0 +1,1 @@
+"""The pages and figures of the paper's studies."""

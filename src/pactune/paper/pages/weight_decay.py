@@ -1,0 +1,244 @@
+"""The figures of section 4.2 and its appendix as numbers, one section of the page per study."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from pactune.paper.intervals import Interval, bootstrap_interval, mean_interval, mean_intervals
+from pactune.paper.pages.methods import gain_table, interval_text, method_table
+from pactune.paper.pages.study_facts import fact_table, has_papers_settings, pair_name
+from pactune.paper.records import RunRecord, StudyRecord
+from pactune.report.page import Figure, Line, Section, Table
+
+__all__ = ["MAKERS", "study_section"]
+
+LAST = 5  # outer steps over which the paper averages the generalisation error
+DECADES = 100.0  # between the least and the largest error of a figure, from which on its axis is logarithmic
+COLUMNS = {
+    "test_accuracy": "test accuracy",
+    "valid_accuracy": "validation accuracy",
+    "test_risk": "test loss",
+    "valid_risk": "validation loss",
+}
+TUNED = (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11)  # colours of tuned runs; 4 is grey, for plain training
+PATHS = {"truncated": "K", "windowed": "W"}
+STARTED = ("valid_accuracy", "test_accuracy")
+STARTS = {"kept": "θ goes on", "same": "back to one θ_0", "fresh": "θ_0 drawn anew"}
+
+
+def study_section(study: StudyRecord) -> Section:
+    """Return the section of a study: words, its own table, its figures, and what it was made of."""
+    heading, words, tables, figures = MAKERS[study.item](study)
+    missing = study.asked - study.finished
+    notes = [] if not missing else [f"{missing} of {study.asked} runs are not finished; what there is, is shown."]
+    if not has_papers_settings(study):
+        notes.append(
+            "Data, amounts or step sizes are not the paper's (see the settings): do not compare with its numbers."
+        )
+    named = [figure._replace(title=f"{pair_name(study)}: {figure.title}") for figure in figures if figure.lines]
+    return Section(f"{heading}: {pair_name(study)}", [*words, *notes], tables, named, [fact_table(study)])
+
+
+Parts = tuple[str, list[str], list[Table], list[Figure]]
+
+
+def _curves(study: StudyRecord) -> Parts:
+    words = [
+        "A weight decay for every parameter, tuned on the validation images: bare validation risk (ζ = 0, dashed), "
+        f"Eq. 5, and plain training with λ fixed at 0. {_shaded(study)}"
+    ]
+    columns = {**COLUMNS, "regularizer": "regularizer √Y"}
+    figures = [_family(study, column, title) for column, title in columns.items()]
+    figures = [figure._replace(log=not figure.title.endswith("accuracy")) for figure in figures]
+    return "Curves (Figures 4.2 and C.5–C.13)", words, [method_table(study, every=False)], figures
+
+
+def _table(study: StudyRecord) -> Parts:
+    words = [f"The runs behind the row of the table. {_shaded(study)}"]
+    figures = [_family(study, column, COLUMNS[column]) for column in ("test_accuracy", "valid_accuracy")]
+    return "Over draws of the images (Table C.1)", words, [method_table(study), gain_table(study)], figures
+
+
+def _correlation(study: StudyRecord) -> Parts:
+    points = [(run, *_error_and_regularizer(run)) for run in study.records if run.rows]
+    zetas = sorted({run.cell["zeta"] for run, _, _ in points})
+    lines = []
+    for color, zeta in enumerate(zetas):
+        own = [(x, y) for run, y, x in points if run.cell["zeta"] == zeta]
+        lines.append(Line(f"ζ = {zeta:g}", [x for x, _ in own], [y for _, y in own], color=color, points=True))
+    errors = [y for _, y, _ in points]
+    wide = bool(errors) and 0 < DECADES * min(errors) < max(errors)
+    figure = Figure("generalisation error", "√ΣY over all steps", "test loss − validation loss", lines, log_x=True)
+    figure = figure._replace(log=wide)
+    words = [
+        "Generalisation error, the mean of test loss minus validation loss over the last "
+        f"{LAST} outer steps, against the regularizer over all steps of the run."
+    ]
+    tables = []
+    if len(zetas) > 1:
+        x, y = np.array([x for _, _, x in points]), np.array(errors)
+        shown = [f"{stats.pearsonr(np.log(x), y).statistic:+.3f}", f"{stats.spearmanr(x, y).statistic:+.3f}"]
+        tables = [Table(("runs", "Pearson, log regularizer", "Spearman"), [[str(len(points)), *shown]])]
+    return "Generalisation error and regularizer (Figures 4.3 and C.14–C.16)", words, tables, [figure]
+
+
+def _scan(study: StudyRecord) -> Parts:
+    words = [f"Test loss and accuracy after the last outer step against ζ; dotted: ζ = 0. {_shaded(study)}"]
+    figures = [_scanned(study, "test_risk")._replace(log=True), _scanned(study, "test_accuracy")]
+    rows = [
+        [f"{zeta:g}", *(_percent_or_loss(study.where(zeta=zeta), column) for column in ("test_risk", "test_accuracy"))]
+        for zeta in sorted({run.cell["zeta"] for run in study.records if run.rows})
+    ]
+    tables = [Table(("ζ", "test loss", "test accuracy, %"), rows)]
+    return "A scan over ζ (Figures C.17–C.19)", words, tables, figures
+
+
+def _truncation(study: StudyRecord) -> Parts:
+    words = [
+        "The regularizer alone is minimised, by gradients that go back through fewer or more inner steps. First its "
+        f"value in each outer step, then √ΣY over all steps so far. {_shaded(study)}"
+    ]
+    paths = list(dict.fromkeys(run.setting["path"] for run in study.records))
+    each, running = [], []
+    for color, path in enumerate(paths):
+        runs, label = study.where(path=path), _path_label(path, study)
+        each.append(_mean_line(label, runs, lambda run: run.column("regularizer"), color))
+        running.append(_mean_line(label, runs, _running, color))
+    rows = [[a.label, f"{a.y[-1]:.4g}", f"{b.y[-1]:.4g}"] for a, b in zip(each, running, strict=True) if a.y]
+    tables = [Table(("gradient", "√Y in the last outer step", "√ΣY over all steps"), rows)]
+    titles = ("regularizer √Y per outer step", "running value √ΣY")
+    figures = [
+        Figure(t, "outer step", t, [*filter(_drawn, lines)]) for t, lines in zip(titles, (each, running), strict=True)
+    ]
+    return "Truncation (Figure B.1)", words, tables, figures
+
+
+def _restart(study: StudyRecord) -> Parts:
+    words = [
+        "θ_0 set back (to one value, or to a fresh draw) at every outer step, beside runs that go on; the paper "
+        f"mentions this experiment and does not show it. Dashed: ζ = 0. {_shaded(study)}"
+    ]
+    figures = []
+    for column in ("test_accuracy", "valid_accuracy"):
+        lines = []
+        for color, (start, label) in enumerate(STARTS.items()):
+            for zeta in sorted({run.cell["zeta"] for run in study.where(start=start)}):
+                dash = "solid" if zeta else "dash"
+                runs = study.where(start=start, zeta=zeta)
+                lines.append(_mean_line(f"{label}, ζ = {zeta:g}", runs, lambda r: r.column(column), color, dash))  # noqa: B023
+        figures.append(Figure(COLUMNS[column], "outer step", COLUMNS[column], [*filter(_drawn, lines)]))
+    rows = [
+        [label, f"{zeta:g}", *(_percent_or_loss(study.where(start=start, zeta=zeta), c) for c in STARTED)]
+        for start, label in STARTS.items()
+        for zeta in sorted({run.cell["zeta"] for run in study.where(start=start) if run.rows})
+    ]
+    tables = [Table(("every outer step", "ζ", "validation accuracy, %", "test accuracy, %"), rows)]
+    return "Restart (mentioned in appendix C.2, not shown there)", words, tables, figures
+
+
+MAKERS: dict[str, Callable[[StudyRecord], Parts]] = {
+    "weight-decay": _curves,
+    "table": _table,
+    "correlation": _correlation,
+    "scan": _scan,
+    "truncation": _truncation,
+    "restart": _restart,
+}
+
+
+def _family(study: StudyRecord, column: str, title: str) -> Figure:
+    """Return the curves of a column: ζ = 0, every other ζ, and plain training."""
+    keys = list(dict.fromkeys((run.cell["zeta"], run.setting["online"]) for run in study.records))
+    lines = []
+    for color, (zeta, online) in zip(itertools.cycle(TUNED), keys, strict=False):
+        label = f"ζ = {zeta if isinstance(zeta, str) else format(zeta, 'g')}{', online' if online else ''}"
+        runs = study.where(zeta=zeta, online=online)
+        lines.append(_mean_line(label, runs, lambda run: run.column(column), color, "solid" if zeta else "dash"))
+    plain = [run for run in study.records if run.plain and column in run.plain[0]]
+    lines.append(_mean_line("plain training", plain, lambda run: [row[column] for row in run.plain], 4, "dot"))
+    return Figure(title, "outer step", title, [*filter(_drawn, lines)])
+
+
+def _mean_line(
+    label: str,
+    runs: Sequence[RunRecord],
+    values: Callable[[RunRecord], Sequence[float]],
+    color: int,
+    dash: str = "solid",
+) -> Line:
+    """Return the mean curve of several runs with its 95 % interval, as far as all of them go."""
+    rows = [values(run) for run in runs if run.rows]
+    length = min(map(len, rows), default=0)
+    if not length:
+        return Line(label, [], [], dash, color)
+    found = mean_intervals([row[:length] for row in rows])
+    band = None if len(rows) < 2 else _possible(found, rows)
+    return Line(label, list(range(1, length + 1)), [i["mean"] for i in found], dash, color, band)
+
+
+def _possible(intervals: Sequence[Interval], rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Return both ends of intervals, not below the least value seen, and shares not above 1."""
+    least, most = min(map(min, rows)), max(map(max, rows))
+    high = 1.0 if most <= 1 else math.inf
+    return [max(least, i["low"]) for i in intervals], [min(high, i["high"]) for i in intervals]
+
+
+def _scanned(study: StudyRecord, column: str) -> Figure:
+    by_zeta: dict[float, list[float]] = {}
+    for run in study.records:
+        if run.rows:
+            by_zeta.setdefault(run.cell["zeta"], []).append(run.rows[-1][column])
+    zetas = sorted(zeta for zeta in by_zeta if zeta > 0)
+    lines = [_level("Eq. 5", zetas, [by_zeta[zeta] for zeta in zetas], "solid", 1)]
+    if 0 in by_zeta and zetas:
+        lines.append(_level("ζ = 0", [zetas[0], zetas[-1]], [by_zeta[0]] * 2, "dot", 0))
+    return Figure(f"{COLUMNS[column]} against ζ", "ζ", COLUMNS[column], lines if zetas else [], log_x=True)
+
+
+def _level(label: str, zetas: Sequence[float], values: Sequence[Sequence[float]], dash: str, color: int) -> Line:
+    found = [mean_interval(value) for value in values]
+    band = _possible(found, values) if found else None
+    return Line(label, zetas, [i["mean"] for i in found], dash, color, band)
+
+
+def _percent_or_loss(runs: Sequence[RunRecord], column: str) -> str:
+    """Return mean and bootstrap interval of a column after the last outer step, accuracies in per cent."""
+    factor = 100 if column.endswith("accuracy") else 1
+    return interval_text(bootstrap_interval([factor * run.rows[-1][column] for run in runs if run.rows]), factor == 1)
+
+
+def _error_and_regularizer(run: RunRecord) -> tuple[float, float]:
+    last: list[dict[str, Any]] = run.rows[-LAST:]
+    error = float(np.mean([row["test_risk"] - row["valid_risk"] for row in last]))
+    return error, _running(run)[-1]
+
+
+def _running(run: RunRecord) -> list[float]:
+    """Return √ΣY over all steps so far."""
+    return [math.sqrt(y) for y in np.cumsum(np.square(run.column("regularizer")))]
+
+
+def _path_label(path: str, study: StudyRecord) -> str:
+    kind, _, size = path.partition("-")
+    full = any(run.setting["inner_steps"] == int(size) for run in study.where(path=path))
+    return "K = ∞" if full else f"{PATHS[kind]} = {size}"
+
+
+def _shaded(study: StudyRecord) -> str:
+    """Say what the intervals are over."""
+    draws, inits = ({run.cell[key] for run in study.records} for key in ("draw", "init"))
+    if len(draws) * len(inits) == 1:
+        return "One run each."
+    starts = f"{len(inits)} initial weights" if len(inits) > 1 else "one start each"
+    over = f"{len(draws)} draws of the images, {starts}" if len(draws) > 1 else f"{starts}, one draw of the images"
+    return f"Shaded: 95 % intervals over {over}."
+
+
+def _drawn(line: Line) -> bool:
+    return bool(line.x)

@@ -1,0 +1,106 @@
+"""Data sets as endless, replayable streams of mini-batches S^(t)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+
+from pactune.checks import check_count
+from pactune.errors import DataError, SettingError
+from pactune.problem.data.indexed import DatasetRows, TensorRows, length_of
+from pactune.problem.data.loader import LoaderBatches
+from pactune.problem.data.source import Batch, Source, in_type, move
+
+__all__ = ["Batch", "Source", "as_source", "in_type", "move"]
+
+
+def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | None = None) -> Source:
+    """Turn tensors, a `Dataset` or a `DataLoader` into a stream of mini-batches.
+
+    Args:
+        data: a tensor, a tuple of tensors with equal first dimension, a `Dataset` or a `DataLoader`.
+        role: the name used in messages, "train", "valid" or "test".
+        device: where the model is; tensors must be there, batches of a `Dataset` or `DataLoader` are moved.
+        batch_size: rows per mini-batch; None takes all rows. A `DataLoader` brings its own.
+
+    Raises:
+        DataError: for unknown, empty or ill-fitting data.
+    """
+    check_count(
+        "batch_size" if role == "train" else f"{role}_batch_size", batch_size, words="at least 1", none="for all rows"
+    )
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, Tensor):
+        data = (data,)
+    if isinstance(data, (tuple, list)) and data and all(isinstance(part, Tensor) for part in data):
+        _check_tensors(data, role, device)
+        return TensorRows(data, batch_size=batch_size)
+    if isinstance(data, DataLoader):
+        if batch_size is not None:
+            raise SettingError(f"`{role}` is a DataLoader and brings its own batch size; leave `batch_size` out")
+        return _from_loader(data, role, device)
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        if length_of(data) == 0:
+            raise DataError(f"`{role}` is empty: it needs at least one row")
+        return DatasetRows(data, device=device, batch_size=batch_size)
+    raise DataError(
+        f"`{role}` must be a tensor, a tuple of tensors, a Dataset or a DataLoader, got {_kind(data)}; "
+        "turn arrays into tensors with torch.as_tensor"
+    )
+
+
+def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -> None:
+    lengths = [len(tensor) if tensor.ndim else -1 for tensor in tensors]
+    if len(set(lengths)) != 1 or lengths[0] < 0:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise DataError(f"`{role}` tensors must have the same number of rows, got shapes {shapes}")
+    if lengths[0] == 0:
+        raise DataError(f"`{role}` is empty: it needs at least one row")
+    for tensor in tensors:
+        if tensor.layout not in (torch.strided, torch.sparse_coo):
+            raise DataError(
+                f"`{role}` has a tensor of layout {tensor.layout}, whose rows cannot be taken by number; use "
+                ".to_dense() or .to_sparse_coo()"
+            )
+        if tensor.device != device:
+            raise DataError(
+                f"`{role}` is on {tensor.device} and the model on {device}; move one of them with `.to(...)` first"
+            )
+
+
+def _from_loader(loader: DataLoader[Any], role: str, device: torch.device) -> Source:
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None or not _standard(loader.sampler):
+        return LoaderBatches(loader, role=role, device=device)
+    rows = length_of(loader.dataset)
+    if rows < (loader.batch_size if loader.drop_last else 1):
+        raise DataError(
+            f"`{role}` is an empty DataLoader, which yields no batch: its dataset has {rows} rows, batch_size="
+            f"{loader.batch_size} and drop_last={loader.drop_last}"
+        )
+    return DatasetRows(
+        loader.dataset,
+        device=device,
+        batch_size=loader.batch_size,
+        collate=loader.collate_fn,
+        shuffle=isinstance(loader.sampler, RandomSampler),
+        drop_last=loader.drop_last,
+    )
+
+
+def _standard(sampler: object) -> bool:
+    """Whether a sampler visits every row once, in order or at random, so that its order can be replayed by number."""
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    return type(sampler) is SequentialSampler
+
+
+def _kind(data: object) -> str:
+    name = type(data).__name__
+    if isinstance(data, (tuple, list)):
+        return f"{name} of ({', '.join(type(part).__name__ for part in data)})"
+    return name

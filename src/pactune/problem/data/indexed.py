@@ -1,0 +1,203 @@
+"""Data whose rows can be asked for by number: tensors, and map-style data sets."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from pactune.errors import DataError
+from pactune.problem.data.source import Batch, Source, move, quietly, reading, seeded
+from pactune.streams import Streams
+
+__all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
+
+FINGERPRINT_ROWS = 1024  # rows by which tensors are told apart
+REREAD_ROWS = 256  # rows that are read twice to see whether reading changes them
+EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
+
+
+class Indexed(Source):
+    """A data set whose rows can be asked for by index."""
+
+    def __init__(self, rows: int, *, batch_size: int | None, shuffle: bool, drop_last: bool) -> None:
+        if rows == 0:
+            raise DataError("the data set is empty: it needs at least one row")
+        self._rows_total = rows
+        self._size = min(batch_size or rows, rows)
+        self.steady = self._size == rows
+        self._shuffle, self._drop_last = shuffle, drop_last
+        self._per_epoch = rows // self._size if drop_last else -(-rows // self._size)
+        self._full: Batch | None = None
+        self._order: tuple[int, Tensor] | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self._rows_total
+
+    @abstractmethod
+    def _take(self, index: Tensor) -> Any:
+        """Return the rows of `index` as one batch on the model's device."""
+
+    def _make(self, index: Tensor) -> Batch:
+        return Batch(self._take(index), len(index), index)
+
+    def _whole(self) -> Batch:
+        """Return all rows as one batch, made once."""
+        if self._full is None:
+            with seeded(0) if self.draws else nullcontext():
+                self._full = self._make(torch.arange(self.rows, device="cpu"))
+        return self._full
+
+    def _permutation(self, epoch: int, streams: Streams, role: str) -> Tensor:
+        if not self._shuffle:
+            return torch.arange(self.rows, device="cpu")
+        key = streams.key("order", role, epoch)
+        if self._order is None or self._order[0] != key:
+            generator = torch.Generator("cpu").manual_seed(key)
+            self._order = (key, torch.randperm(self.rows, generator=generator, device="cpu"))
+        return self._order[1]
+
+    def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
+        """Return all rows, or the next part of the epoch's permutation."""
+        if self.steady:
+            return self._whole()
+        epoch, position = divmod(step, self._per_epoch)
+        order = self._permutation(epoch, streams, role)
+        with seeded(streams.key("rows", role, step)) if self.draws else nullcontext():
+            return self._make(order[position * self._size : (position + 1) * self._size])
+
+    def epoch(self) -> Iterator[Batch]:
+        """Go over all rows in batches of the training size."""
+        return self._chunks(self._size)
+
+    def evaluation(self) -> Iterator[Batch]:
+        """Go over all rows in larger batches."""
+        return self._chunks(max(self._size, EVALUATION_ROWS))
+
+    def _chunks(self, size: int) -> Iterator[Batch]:
+        return quietly(self._ordered(size)) if self.draws else self._ordered(size)
+
+    def _ordered(self, size: int) -> Iterator[Batch]:
+        if size >= self.rows:
+            yield self._whole()
+            return
+        for start in range(0, self.rows, size):
+            yield self._make(torch.arange(start, min(start + size, self.rows), device="cpu"))
+
+    def again(self) -> Iterator[Batch]:
+        """Read some rows a second time, the last ones first, so that each meets other random draws."""
+        if not self.draws:
+            return iter(())
+        chosen = torch.linspace(self.rows - 1, 0, min(self.rows, REREAD_ROWS), device="cpu").long()
+        return self.subset(chosen).epoch()
+
+    def bare(self) -> Source:
+        """Return the same rows without the cached batch."""
+        twin = copy.copy(self)
+        twin._full = twin._order = None
+        return twin
+
+    def fingerprint(self) -> str:
+        """Return the sizes and the order."""
+        order = "" if self._shuffle else ", in order"
+        return f"{self.rows} rows in batches of {self._size}{order}{', whole ones only' if self._drop_last else ''}"
+
+    def subset(self, rows: Tensor) -> Source:
+        """Return some rows, which keep their numbers."""
+        return _Subset(self, rows)
+
+
+class _Subset(Indexed):
+    """Some rows of another source, which keep their numbers."""
+
+    def __init__(self, base: Indexed, rows: Tensor) -> None:
+        batch_size = None if base._size == base.rows else base._size
+        super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
+        self._base, self._chosen, self.draws = base, rows, base.draws
+
+    def bare(self) -> Source:
+        return _Subset(cast(Indexed, self._base.bare()), self._chosen)
+
+    def _take(self, index: Tensor) -> Any:
+        return self._base._take(self._chosen[index])
+
+    def _make(self, index: Tensor) -> Batch:
+        return Batch(self._take(index), len(index), self._chosen[index])
+
+
+class TensorRows(Indexed):
+    """Rows of tensors that are all in memory."""
+
+    draws = False
+
+    def __init__(self, tensors: Sequence[Tensor], *, batch_size: int | None) -> None:
+        super().__init__(len(tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
+        self._tensors = tuple(tensors)
+
+    def _take(self, index: Tensor) -> tuple[Tensor, ...]:
+        if len(index) == self.rows and torch.equal(index, torch.arange(self.rows, device="cpu")):
+            return self._tensors
+        return tuple(_rows(tensor, index.to(tensor.device)) for tensor in self._tensors)
+
+    def fingerprint(self) -> str:
+        """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
+        digest = hashlib.blake2b(digest_size=8)
+        spread = torch.arange(0, self.rows, -(-self.rows // FINGERPRINT_ROWS), device="cpu")
+        for tensor in self._tensors:
+            sample = _rows(tensor.detach(), spread.to(tensor.device)).to_dense().cpu().contiguous()
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(sample.reshape(-1).view(torch.uint8).numpy().data)
+        return f"{super().fingerprint()}, checksum {digest.hexdigest()}"
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """Return some rows of a dense or sparse tensor."""
+    return tensor.index_select(0, index) if tensor.is_sparse else tensor[index]
+
+
+class DatasetRows(Indexed):
+    """Rows of a map-style `Dataset`."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        device: torch.device,
+        batch_size: int | None,
+        collate: Any = default_collate,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(length_of(dataset), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
+        self._dataset, self._device, self._collate = dataset, device, collate
+
+    def _take(self, index: Tensor) -> Any:
+        with reading(f"a {type(self._dataset).__name__}, read at rows {_listed(index)},"):
+            rows = self._collate([self._dataset[int(i)] for i in index])
+        return move(rows, self._device)
+
+
+def _listed(index: Tensor) -> str:
+    """Return row numbers in words, the first few of many.
+
+    >>> _listed(torch.arange(9))
+    '0, 1, 2, 3, …'
+    """
+    return ", ".join([*map(str, index[:4].tolist()), *(["…"] if len(index) > 4 else [])])
+
+
+def length_of(dataset: Any) -> int:
+    """Return the number of rows of a data set."""
+    if not hasattr(dataset, "__len__"):
+        raise DataError(f"a Dataset must know its length, {type(dataset).__name__} does not; wrap it in a DataLoader")
+    with reading(f"the length of a {type(dataset).__name__}"):
+        return len(dataset)

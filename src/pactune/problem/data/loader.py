@@ -1,0 +1,82 @@
+"""A `DataLoader` with a sampler of its own, which can only be read in the order in which it gives its batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from pactune.errors import DataError
+from pactune.problem.data.source import Batch, Source, count_rows, move, quietly, reading
+from pactune.streams import Streams
+
+__all__ = ["LoaderBatches"]
+
+
+class LoaderBatches(Source):
+    """A `DataLoader` with a sampler of its own: its batches are taken in the order in which it gives them.
+
+    What the sampler draws from torch's global generator is a function of the seed; a generator of its own goes on as
+    it likes.
+    """
+
+    replayable = False
+
+    def __init__(self, loader: DataLoader[Any], *, role: str, device: torch.device) -> None:
+        self._loader, self._role, self._device = loader, role, device
+        self._lanes: dict[str, tuple[int, Iterator[Batch]]] = {}
+        self._count: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, counted by reading once."""
+        if self._count is None:
+            self._count = sum(batch.rows for batch in self.epoch())
+        return self._count
+
+    def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
+        """Read on to the step, in the reader's own reading position."""
+        position, stream = self._lanes.get(reader, (0, self._forever(streams, role)))
+        if step == 0:
+            position, stream = 0, self._forever(streams, role)
+        if step < position:
+            raise DataError(
+                f"the {role} DataLoader has a sampler of its own, so step {step} cannot be replayed after step "
+                f"{position - 1}; pass its dataset with `batch_size=` instead"
+            )
+        for _ in range(step - position):
+            next(stream)
+        self._lanes[reader] = (step + 1, stream)
+        return next(stream)
+
+    def epoch(self) -> Iterator[Batch]:
+        """Read the loader once."""
+        return quietly(self._once())
+
+    def bare(self) -> Source:
+        """Return the same loader without its reading positions."""
+        return LoaderBatches(self._loader, role=self._role, device=self._device)
+
+    def again(self) -> Iterator[Batch]:
+        """Read the loader once more, with other random draws."""
+        return quietly(self._once(), key=1)
+
+    def _once(self) -> Iterator[Batch]:
+        empty = True
+        with reading(f"the DataLoader of `{self._role}`"):
+            for data in self._loader:
+                empty = False
+                moved = move(data, self._device)
+                yield Batch(moved, count_rows(moved))
+        if empty:
+            raise DataError(
+                f"`{self._role}` is a DataLoader that yields no batch: it is empty, or can be read only once; pass a "
+                "dataset whose `__iter__` starts anew each time"
+            )
+
+    def _forever(self, streams: Streams, role: str) -> Iterator[Batch]:
+        for epoch in itertools.count():
+            yield from quietly(self._once(), streams.key("loader", role, epoch))

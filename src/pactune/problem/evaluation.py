@@ -1,0 +1,50 @@
+"""The mean of a risk and of metrics over a data set, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pactune.errors import SettingError
+from pactune.interrupts import check_interrupt
+from pactune.problem.data import Batch
+
+__all__ = ["Evaluation", "average"]
+
+
+class Evaluation(NamedTuple):
+    """The risk of a data set in `eval()` mode, and whatever metrics the problem knows (accuracy)."""
+
+    risk: float
+    metrics: dict[str, float]
+
+    def columns(self, prefix: str) -> dict[str, float]:
+        """Return the values as columns of a history, `valid_risk` and so on."""
+        return {f"{prefix}_risk": self.risk, **{f"{prefix}_{name}": value for name, value in self.metrics.items()}}
+
+
+def average(
+    batches: Iterable[Batch],
+    risk_of: Callable[[Batch], Tensor],
+    metrics_of: Callable[[Batch], Mapping[str, Tensor | float]],
+) -> Evaluation:
+    """Return the means over all rows.
+
+    Raises:
+        SettingError: the metrics have other names from batch to batch.
+    """
+    rows, risk, sums = 0, 0.0, dict[str, float]()
+    for batch in batches:
+        check_interrupt()
+        risk += batch.rows * float(risk_of(batch))
+        found = metrics_of(batch)
+        if rows and found.keys() != sums.keys():
+            raise SettingError(
+                f"`metrics` must return the same names for every batch, got {sorted(found)} after {sorted(sums)}"
+            )
+        rows += batch.rows
+        for name, value in found.items():
+            sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
+    return Evaluation(risk / rows, {name: value / rows for name, value in sums.items()})

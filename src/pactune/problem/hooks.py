@@ -1,0 +1,150 @@
+"""What the modules of λ do beside entering a loss: penalties, factors on the step size, initial parameters.
+
+`pactune.problem.hyper` says how a module of your own takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pactune.checks import shown
+from pactune.errors import PactuneError, SettingError
+from pactune.trees import Params, map_tree
+
+__all__ = ["Hooks", "holders"]
+
+
+def holders(hyper: nn.Module, hook: str) -> list[Any]:
+    """Return the outermost modules of `hyper` that define `hook`."""
+    found = getattr(hyper, hook, None)
+    if callable(found) and not isinstance(found, nn.Module):  # a child module may well be called "penalty"
+        return [hyper]
+    return [holder for child in hyper.children() for holder in holders(child, hook)]
+
+
+class Hooks:
+    """The hooks of all modules inside a hyper module, as functions of θ at the λ that the modules hold.
+
+    Attributes:
+        penalties: the modules that add to the training risk.
+        rates: those that scale the step size.
+        initials: those that θ_0 passes through, in order.
+    """
+
+    def __init__(self, hyper: nn.Module) -> None:
+        self.penalties, self.rates, self.initials = (
+            holders(hyper, hook) for hook in ("penalty", "learning_rates", "initial")
+        )
+        paths = {module: path for path, module in hyper.named_modules()}
+        self._prefixes = [f"{path}." if (path := paths[module]) else "" for module in self.penalties]
+
+    def penalties_know(self, *hooks: str) -> bool:
+        """Whether every penalty has these closed forms."""
+        return all(callable(getattr(module, hook, None)) for module in self.penalties for hook in hooks)
+
+    def penalty(self, params: Params) -> Tensor:
+        """Return the sum of the penalties."""
+        return torch.stack([module.penalty(params) for module in self.penalties]).sum()
+
+    def penalty_gradient(self, params: Params) -> Params:
+        """Return the θ-gradient of the penalties, differentiable in θ and λ."""
+        return _total(params, [_penalty_gradient(module, params) for module in self.penalties])
+
+    def try_on(self, params: Params) -> None:
+        """Call the hooks once.
+
+        Raises:
+            SettingError: a hook fails or returns something else than its rule says.
+        """
+        for module in self.penalties:
+            value = _called(module, "penalty", params)
+            if not isinstance(value, Tensor) or value.ndim:
+                raise SettingError(f"`penalty` of {_kind(module)} must return a scalar tensor, got {shown(value)}")
+        for module in self.rates:
+            _check_tree(module, "learning_rates", _called(module, "learning_rates", params), params, whole=False)
+        for module in self.initials:
+            _check_tree(module, "initial", _called(module, "initial", params), params, whole=True)
+
+    def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
+        """Return the λ-derivative of ⟨∇penalty(θ), c⟩ for every λ of a penalty."""
+        return {
+            prefix + name: value
+            for prefix, module in zip(self._prefixes, self.penalties, strict=True)
+            for name, value in module.penalty_vjp(params, cotangent).items()
+        }
+
+    def penalty_product(self, params: Params, vector: Params) -> Params:
+        """Return ∇²penalty(θ) v."""
+        return _total(params, [module.penalty_product(params, vector) for module in self.penalties])
+
+    def learning_rates(self, params: Params) -> Params:
+        """Return the factors on the step size by parameter name; a name that has none is left out."""
+        total: Params = {}
+        for module in self.rates:
+            part = module.learning_rates(params)
+            total |= {name: total[name] * value if name in total else value for name, value in part.items()}
+        return total
+
+    def initial(self, params: Params) -> Params:
+        """Return θ_0 from a draw from P_0."""
+        for module in self.initials:
+            params = module.initial(params)
+        return params
+
+
+def _kind(module: object) -> str:
+    return type(module).__name__
+
+
+def _called(module: Any, hook: str, params: Params) -> object:
+    try:
+        return getattr(module, hook)(params)
+    except (PactuneError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the module may be the user's and may do anything
+        reason = f"{type(error).__name__}: {error}"
+        raise SettingError(f"`{hook}` of {_kind(module)} fails on the model's parameters: {reason}") from error
+
+
+def _check_tree(module: object, hook: str, found: object, params: Params, *, whole: bool) -> None:
+    """Raise unless a hook returned tensors by parameter name; with `whole` all of them, in their shapes."""
+    rule = "every parameter in its shape" if whole else "a factor that fits the shape of each parameter it names"
+    if not isinstance(found, Mapping):
+        raise SettingError(f"`{hook}` of {_kind(module)} must return a dict with {rule}, got {shown(found)}")
+    wrong = [name for name in found if name not in params] + [name for name in params if whole and name not in found]
+    wrong += [name for name in params if name in found and not _fits(found[name], params[name], whole=whole)]
+    if wrong:
+        names = ", ".join(map(repr, wrong))
+        raise SettingError(f"`{hook}` of {_kind(module)} must return {rule}; unknown, missing or misshapen: {names}")
+
+
+def _fits(value: object, like: Tensor, *, whole: bool) -> bool:
+    if not isinstance(value, Tensor):
+        return False
+    try:
+        return value.shape == like.shape if whole else value.expand_as(like).shape == like.shape
+    except RuntimeError:
+        return False
+
+
+def _total(params: Params, parts: list[Params]) -> Params:
+    """Return the sum of trees that may lack some names of `params`."""
+    total: Params = {}
+    for part in parts:
+        total |= {name: total[name] + value if name in total else value for name, value in part.items()}
+    return {name: total[name] if name in total else torch.zeros_like(p) for name, p in params.items()}
+
+
+def _penalty_gradient(module: Any, params: Params) -> Params:
+    """Return a module's own closed form, or the derivative of its penalty."""
+    if hasattr(module, "penalty_gradient"):
+        return module.penalty_gradient(params)  # type: ignore[no-any-return]
+    with torch.enable_grad():
+        inputs = map_tree(lambda p: p if p.requires_grad else p.detach().requires_grad_(), params)
+        value = module.penalty(inputs)
+        found = torch.autograd.grad(value, list(inputs.values()), create_graph=True, allow_unused=True)
+    return {name: g for name, g in zip(inputs, found, strict=True) if g is not None}

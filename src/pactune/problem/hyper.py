@@ -1,0 +1,244 @@
+"""Ready-made hyperparameters, each an `nn.Module`, and the hooks through which any module of your own may enter.
+
+A hyperparameter module may define any of four methods; what it does not define it does not do:
+
+- `penalty(params) -> Tensor`: a scalar added to the training risk. With `penalty_gradient(params) -> dict`, its
+  θ-gradient in closed form, no double backward is needed where the module enters through nothing else; with
+  `penalty_vjp(params, cotangent) -> dict` too, the λ-derivative of ⟨∇penalty, cotangent⟩ by the module's own parameter
+  names, the regularizer's gradient at K = 0 needs no backward at all. With `penalty_product(params, vector) -> dict`,
+  ∇²penalty times a vector, as well, steps are differentiated (K ≥ 1) in closed form around the loss.
+- `learning_rates(params) -> dict`: factors on the step size of the inner dynamics, one broadcastable tensor per name.
+- `initial(params) -> dict`: the initial parameters as a function of the hyperparameters; `params` is the draw from P_0.
+- `weigh(losses, index) -> Tensor`: the training risk from per-example losses and the rows they belong to.
+
+A module without hooks enters through the `train_loss` and `valid_loss` of `Problem`, or as a part of the model. Several
+modules join in an ordinary container, `nn.ModuleDict({"decay": WeightDecay(model), "rates": LearningRates(model)})`:
+penalties add up, learning-rate factors multiply, initial parameters pass from one to the next.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from pactune.checks import Rule, check_choice, check_count, check_number
+from pactune.errors import SettingError
+from pactune.problem.modules import as_ordinary
+from pactune.trees import Params, mul
+
+__all__ = ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"]
+
+Granularity = Literal["element", "tensor", "global"]
+
+
+def _key(name: str) -> str:
+    """Turn a parameter's dotted name into one that a module may register."""
+    return name.replace(".", "/")
+
+
+def _trainable(model: object) -> Params:
+    """Return the trainable parameters of a model, of which there is at least one."""
+    own = as_ordinary("model", model)
+    found = {name: p for name, p in own.named_parameters() if p.requires_grad}
+    if not found:
+        raise SettingError(f"{type(model).__name__} has no trainable parameter to attach hyperparameters to")
+    return cast(Params, found)
+
+
+def check_values(hyper: nn.Module, params: Params) -> None:
+    """Raise where a ready-made module inside `hyper` was made from a model with other parameters."""
+    for module in hyper.modules():
+        if isinstance(module, (_PerParameter, Initialization)):
+            module.check_model(params)
+
+
+def _check_values(module: nn.Module, values: Params, params: Params, *, shapes: bool) -> None:
+    """Raise unless every value has the name, and with `shapes` the shape, of a trainable parameter."""
+    known = {_key(name): p for name, p in params.items()}
+    kind = type(module).__name__
+    remedy = f"make it as {kind}(model) from the model of this problem, after its layers are frozen"
+    for key, value in values.items():
+        if key not in known:
+            raise SettingError(
+                f"`hyper`: this {kind} has a value for {key.replace('/', '.')!r}, which is no trainable parameter of "
+                f"`model`; {remedy}"
+            )
+        if shapes and value.shape != known[key].shape:
+            raise SettingError(
+                f"`hyper`: this {kind} has shape {tuple(value.shape)} for {key.replace('/', '.')!r}, which has shape "
+                f"{tuple(known[key].shape)} in `model`; {remedy}"
+            )
+
+
+class _PerParameter(nn.Module):
+    """One value per element, per tensor, or for all of a model's trainable parameters."""
+
+    def __init__(self, model: nn.Module, *, per: Granularity, init: float) -> None:
+        super().__init__()
+        check_choice("per", per, ("element", "tensor", "global"))
+        trainable = _trainable(model)
+        largest = min(torch.finfo(p.dtype).max for p in trainable.values())
+        check_number("init", init, Rule("a number that the model's type can hold", lambda value: abs(value) <= largest))
+        self.per = per
+        if per == "global":
+            any_parameter = next(iter(trainable.values()))
+            values = {"all": torch.full((), init, dtype=any_parameter.dtype, device=any_parameter.device)}
+        else:
+            values = {
+                _key(name): torch.full_like(p, init) if per == "element" else p.new_full((), init)
+                for name, p in trainable.items()
+            }
+        self.values = nn.ParameterDict({name: nn.Parameter(value.detach()) for name, value in values.items()})
+
+    def _matched(self, params: Params) -> Params:
+        """Return the value of each parameter that has one, by the parameter's name."""
+        if self.per == "global":
+            return dict.fromkeys(params, self.values["all"])
+        held = cast(Params, self.values._parameters)  # a ParameterDict's own look-up takes longer than a product
+        return {name: held[key] for name in params if (key := _key(name)) in held}
+
+    def check_model(self, params: Params) -> None:
+        """Raise unless the values belong to a model with these parameters."""
+        if self.per != "global":
+            _check_values(self, dict(self.values.items()), params, shapes=self.per == "element")
+
+    def extra_repr(self) -> str:
+        """Say the granularity."""
+        return f"per={self.per!r}"
+
+
+class WeightDecay(_PerParameter):
+    """Weight decay, penalty ½ Σ λ θ², with a λ of its own for every element, every tensor, or one for all.
+
+    λ starts at `init` and has no sign constraint, as in the paper's experiments. Choose `per="element"` to reproduce
+    them, `"tensor"` or `"global"` when the validation set is small and nothing guards against overfitting it.
+
+    Args:
+        model: the model whose trainable parameters are decayed.
+        per: "element", "tensor" or "global".
+        init: where λ starts.
+
+    Example:
+        >>> decay = WeightDecay(nn.Linear(3, 2), per="tensor", init=0.1)
+        >>> sorted(decay.values.keys())
+        ['bias', 'weight']
+        >>> round(float(decay.penalty({"weight": torch.ones(2, 3), "bias": torch.zeros(2)})), 6)
+        0.3
+    """
+
+    def __init__(self, model: nn.Module, *, per: Granularity = "element", init: float = 0.0) -> None:
+        super().__init__(model, per=per, init=init)
+
+    def penalty(self, params: Params) -> Tensor:
+        """Return ½ Σ λ θ²."""
+        terms = [0.5 * (decay * params[name] ** 2).sum() for name, decay in self._matched(params).items()]
+        return torch.stack(terms).sum()
+
+    def penalty_gradient(self, params: Params) -> Params:
+        """Return λ ⊙ θ, so that ∂∇R_T/∂λ = θ costs no double backward."""
+        return mul(self._matched(params), params)
+
+    def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
+        """Return θ ⊙ c, summed over what shares a λ: the derivative of ⟨λ ⊙ θ, c⟩."""
+        products = mul({name: params[name] for name in self._matched(params)}, cotangent)
+        if self.per == "global":
+            return {"values.all": torch.stack([product.sum() for product in products.values()]).sum()}
+        each = self.per == "element"
+        return {f"values.{_key(name)}": value if each else value.sum() for name, value in products.items()}
+
+    def penalty_product(self, params: Params, vector: Params) -> Params:
+        """Return λ ⊙ v: the penalty's Hessian is diag(λ)."""
+        return {name: decay * vector[name] for name, decay in self._matched(params).items()}
+
+
+class LearningRates(_PerParameter):
+    """Positive factors exp(λ) on the learning rate of the inner dynamics; all start at 1.
+
+    A learning rate enters through the step itself, so its gradient is zero at truncation K = 0: use
+    `hypergradient=Truncated(k)` with k ≥ 1, `Windowed`, or `ForwardMode` when there are few.
+
+    Args:
+        model: the model whose parameters are trained.
+        per: "tensor" (default), "element" or "global".
+
+    Example:
+        >>> rates = LearningRates(nn.Linear(3, 2), per="global")
+        >>> float(rates.learning_rates({"weight": torch.ones(2, 3)})["weight"].detach())
+        1.0
+    """
+
+    def __init__(self, model: nn.Module, *, per: Granularity = "tensor") -> None:
+        super().__init__(model, per=per, init=0.0)
+
+    def learning_rates(self, params: Params) -> Params:
+        """Return exp(λ), by parameter name."""
+        return {name: value.exp() for name, value in self._matched(params).items()}
+
+
+class Initialization(nn.Module):
+    """The initial parameters θ_0 themselves as hyperparameters (meta-learning); use it with `restart=True`.
+
+    The gradient with respect to θ_0 needs the whole trajectory: `Truncated(inner_steps)`, `Windowed(inner_steps)` or
+    `ForwardMode()`.
+
+    Args:
+        model: θ_0 starts at its current parameters.
+
+    Example:
+        >>> start = Initialization(nn.Linear(3, 2))
+        >>> sorted(start.initial({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}))
+        ['bias', 'weight']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        trainable = _trainable(model)
+        self.values = nn.ParameterDict({_key(n): nn.Parameter(p.detach().clone()) for n, p in trainable.items()})
+
+    def initial(self, params: Params) -> Params:
+        """Return θ_0 = λ for the parameters it holds, the draw from P_0 for others."""
+        return {name: self.values.get(_key(name), p) for name, p in params.items()}
+
+    def check_model(self, params: Params) -> None:
+        """Raise unless the values belong to a model with these parameters."""
+        _check_values(self, dict(self.values.items()), params, shapes=True)
+
+
+class ExampleWeights(nn.Module):
+    """A weight 2·sigmoid(λ_i) in (0, 2) for every training example; all start at 1.
+
+    Enters the training risk as mean(w_i ℓ_i). In the short form of `Problem` the loss must know `reduction="none"`,
+    as the losses of `torch.nn.functional` do, and `train` must be tensors, a `Dataset`, or a `DataLoader` with a
+    standard sampler, so that rows are known by number.
+
+    Args:
+        rows: the number of training examples; `Problem` refuses any other number.
+
+    Example:
+        >>> weights = ExampleWeights(4)
+        >>> float(weights.weigh(torch.tensor([1.0, 3.0]), torch.tensor([0, 2])).detach())
+        2.0
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        check_count("rows", rows, words="the number of training examples, at least 1")
+        self.logits = nn.Parameter(torch.zeros(rows, device=torch.get_default_device()))
+
+    def check_rows(self, rows: int) -> None:
+        """Raise unless there is one weight for each of the training rows."""
+        if len(self.logits) != rows:
+            raise SettingError(
+                f"`hyper` has {len(self.logits)} example weights and `train` {rows} rows; use ExampleWeights({rows})"
+            )
+
+    def weights(self) -> Tensor:
+        """Return the weights of all examples. Shape (rows,)."""
+        return 2.0 * torch.sigmoid(self.logits)
+
+    def weigh(self, losses: Tensor, index: Tensor) -> Tensor:
+        """Return mean(w_i ℓ_i) over a mini-batch; a loss with several numbers per row counts with their mean."""
+        per_row = losses.reshape(len(losses), -1).mean(1)
+        return (self.weights()[index.to(self.logits.device)] * per_row).mean()

@@ -1,0 +1,199 @@
+"""The losses of a problem: one for both sides (the short form) or one for each (the general form), and the metrics."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pactune.checks import shown
+from pactune.columns import RISK
+from pactune.errors import DataError, PactuneError, SettingError
+from pactune.problem.data import Batch
+
+__all__ = ["Closure", "Losses", "Metrics", "accuracy", "inputs_and_target"]
+
+Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
+Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
+
+
+class Losses:
+    """The losses as they were given, called on a batch with the model and the hyper module as they stand.
+
+    Args:
+        loss: `loss(prediction, target)`, the short form.
+        train_loss: `train_loss(model, data, hyper)`, the general form.
+        valid_loss: the same for the validation set.
+        metrics: `metrics(model, data)`; the short form has the accuracy by default.
+        weigher: the module that weighs the examples of the training set, in the short form.
+
+    Attributes:
+        knows_rows: whether `rows` returns the losses of single rows.
+        reduction: "mean" or "sum" where the loss of the short form says so.
+
+    Raises:
+        SettingError: neither one loss nor two, or one that cannot be called.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Tensor] | None,
+        train_loss: Closure | None,
+        valid_loss: Closure | None,
+        metrics: Metrics | None,
+        weigher: Any = None,
+    ) -> None:
+        _check(loss, train_loss, valid_loss)
+        if metrics is not None and not callable(metrics):
+            raise SettingError(f"`metrics` must be a function of the model and a batch, got {shown(metrics)}")
+        self._loss, self._train_loss, self._valid_loss = loss, train_loss, valid_loss
+        self._metrics = metrics or (accuracy if loss is not None else None)
+        self._weigher = weigher
+        self.knows_rows = knows_reduction(loss)
+        self.reduction = stated_reduction(loss)
+
+    @property
+    def general(self) -> bool:
+        """Whether each side has a loss of its own."""
+        return self._loss is None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the examples of the training set are weighed."""
+        return self._weigher is not None
+
+    def given(self) -> dict[str, Any]:
+        """Return losses and metrics by the names of `Problem`'s arguments."""
+        return {
+            "loss": self._loss,
+            "train_loss": self._train_loss,
+            "valid_loss": self._valid_loss,
+            "metrics": self._metrics,
+        }
+
+    def train(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
+        """Return the training loss of a batch, without a penalty."""
+        if self._train_loss is not None:
+            return self._train_loss(model, batch.data, hyper)
+        if self._weigher is None:
+            return self._short(model, batch)
+        if not self.knows_rows:
+            raise SettingError('example weights need a loss that knows reduction="none", such as F.cross_entropy')
+        if batch.numbers is None:
+            raise DataError("example weights need rows known by number: pass tensors or a Dataset as `train`")
+        weighed: Tensor = self._weigher.weigh(self._short(model, batch, reduction="none"), batch.numbers)
+        return weighed
+
+    def valid(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
+        """Return the validation loss of a batch."""
+        if self._valid_loss is not None:
+            return self._valid_loss(model, batch.data, hyper)
+        return self._short(model, batch)
+
+    def rows(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the validation loss of every row of a batch. Shape (rows,)."""
+        return self._short(model, batch, reduction="none").reshape(batch.rows, -1).mean(1)
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor | float]:
+        """Return the metrics of a batch.
+
+        Raises:
+            SettingError: the user's function fails, or returns something else than numbers by name.
+        """
+        if self._metrics is None:
+            return {}
+        try:
+            found = self._metrics(model, batch.data)
+        except (PactuneError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # it is the user's code
+            raise SettingError(
+                f"`metrics` fails with {type(error).__name__}: {error}; it is called as metrics(model, batch) on the "
+                "batches of every data set"
+            ) from error
+        return _checked_metrics(found)
+
+    def _short(self, model: nn.Module, batch: Batch, **options: str) -> Tensor:
+        assert self._loss is not None
+        *inputs, target = inputs_and_target(batch.data)
+        return self._loss(model(*inputs), target, **options)
+
+
+def stated_reduction(loss: object) -> str | None:
+    """Return how a loss says that it puts its rows together, "mean" or "sum"; None where it says nothing.
+
+    >>> stated_reduction(nn.functional.mse_loss), stated_reduction(nn.MSELoss(reduction="sum"))
+    ('mean', 'sum')
+    """
+    found = getattr(loss, "reduction", None)
+    if knows_reduction(loss):
+        found = inspect.signature(loss).parameters["reduction"].default  # type: ignore[arg-type]
+    return found if isinstance(found, str) else None
+
+
+def knows_reduction(loss: object) -> bool:
+    """Whether a loss can be asked for the losses of single rows."""
+    try:
+        return callable(loss) and "reduction" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):  # some callables, of C for instance, have no signature
+        return False
+
+
+def inputs_and_target(data: Any) -> tuple[Any, ...]:
+    """Return a batch of the short form as (inputs…, target)."""
+    if isinstance(data, (tuple, list)) and len(data) >= 2:
+        return tuple(data)
+    raise DataError(
+        "with `loss=` every batch must be a tuple (inputs, target); otherwise pass `train_loss` and `valid_loss`"
+    )
+
+
+def accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
+    """Return the share of right answers where the target is a class number, else nothing."""
+    *inputs, target = inputs_and_target(data)
+    if not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
+        return {}
+    scores = model(*inputs)
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
+        return {}  # the largest of one score is always the first: that is no classification
+    return {"accuracy": (scores.argmax(1) == target).double().mean()}
+
+
+def _checked_metrics(found: object) -> Mapping[str, Tensor | float]:
+    """Return metrics; raise unless each has a name of its own and is one real number."""
+    if not isinstance(found, Mapping):
+        raise SettingError(f"`metrics` must return a dict of numbers by name, got {shown(found)}")
+    for name, value in found.items():
+        if not isinstance(name, str) or not name or name == RISK:
+            raise SettingError(f"`metrics` must return names that are texts other than {RISK!r}, got {shown(name)}")
+        if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
+            continue
+        if isinstance(value, Tensor) or getattr(value, "shape", None) or not _is_float(value):
+            raise SettingError(f"`metrics` must return one number per name, for {name!r} it returned {shown(value)}")
+    return found
+
+
+def _is_float(value: Any) -> bool:
+    """Tell whether a value that is no text can be a float."""
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(value, (str, bytes))
+
+
+def _check(loss: object, train_loss: object, valid_loss: object) -> None:
+    """Raise unless there is one loss, or two of the general form."""
+    short, general = loss is not None, (train_loss is not None, valid_loss is not None)
+    if short and not any(general):
+        wanted = {"loss": loss}
+    elif not short and all(general):
+        wanted = {"train_loss": train_loss, "valid_loss": valid_loss}
+    else:
+        raise SettingError("pass either `loss`, or both `train_loss` and `valid_loss`")
+    for name, value in wanted.items():
+        if not callable(value):
+            raise SettingError(f"`{name}` must be callable, got {type(value).__name__}")

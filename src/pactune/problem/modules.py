@@ -1,0 +1,169 @@
+"""What a problem needs to know of its modules: who is θ, who is λ, where they live, and in which mode they are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from pactune.errors import SettingError, warn_user
+from pactune.problem.tensor_slots import TensorSlots, owner
+from pactune.streams import forked_rng, seed_forward
+from pactune.trees import Params
+
+__all__ = ["Names", "as_ordinary", "evaluating", "mode", "refuse_torchscript", "uncompiled", "warn_if_compiled"]
+
+
+def as_ordinary(name: str, given: object) -> nn.Module:
+    """Return a module in which other tensors can stand in the place of its parameters.
+
+    Of a module that `torch.compile` returned it is the module inside. The two share their parameters and buffers.
+
+    Raises:
+        SettingError: no module, a module of TorchScript, or one with parameters that have no shape yet.
+    """
+    module = uncompiled(given)
+    if not isinstance(module, nn.Module):
+        raise SettingError(f"`{name}` must be an nn.Module, got {type(module).__name__}")
+    refuse_torchscript(name, module)
+    _refuse_exported(name, module)
+    tensors = itertools.chain(module.named_parameters(), module.named_buffers())
+    shapeless = [path for path, tensor in tensors if is_lazy(tensor)]
+    if shapeless:
+        raise SettingError(
+            f"`{name}` must have parameters with a shape, got uninitialised {', '.join(shapeless)} of lazy modules; "
+            "call the model on one batch first"
+        )
+    return module
+
+
+def _refuse_exported(name: str, module: nn.Module) -> None:
+    """Raise for a module of `torch.export`, whose own `train` and `eval` only raise."""
+    if isinstance(module, torch.fx.GraphModule) and "train" in vars(module):
+        raise SettingError(
+            f"`{name}` must have a training and an evaluation mode, and a module of torch.export has none; pass the "
+            "module that was exported"
+        )
+
+
+def refuse_torchscript(name: str, module: nn.Module) -> None:
+    """Raise for a module of TorchScript, whose parameters and buffers cannot be replaced."""
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise SettingError(
+            f"`{name}` must be an ordinary nn.Module, got {type(module).__name__} with TorchScript inside, whose "
+            "parameters and buffers cannot be replaced; pass the module that was scripted or traced"
+        )
+
+
+def uncompiled(function: Any) -> Any:
+    """Return a function or module as it was before `torch.compile`; anything else as it is."""
+    original = getattr(function, "_orig_mod", None) or getattr(function, "_torchdynamo_orig_callable", None)
+    return function if original is None else original
+
+
+def warn_if_compiled(model: object) -> None:
+    """Say that tuning does without `torch.compile`."""
+    if uncompiled(model) is not model or (isinstance(model, nn.Module) and any(True for _ in _compiled_parts(model))):
+        warn_user(
+            "the model is compiled by torch.compile; tuning calls the module without the compiled code, which has no "
+            "second derivatives and would be compiled again for every tensor in the place of a parameter; "
+            '`engine="compiled"` compiles the inner steps'
+        )
+
+
+def _compiled_parts(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield the attributes by which `torch.compile` redirects a module's calls, with their values without it."""
+    for part in model.modules():
+        if "_orig_mod" in part._modules:  # torch.compile(module)
+            yield vars(part), "forward", part._modules["_orig_mod"]
+        if vars(part).get("_compiled_call_impl") is not None:  # module.compile()
+            yield vars(part), "_compiled_call_impl", None
+
+
+class Names:
+    """Who is θ, who is λ, and where the modules keep them (ties included)."""
+
+    def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
+        hyper_ids = {id(p): name for name, p in hyper.named_parameters() if p.requires_grad}
+        own = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in hyper_ids}
+        if not own:
+            raise SettingError(f"{type(model).__name__} has no trainable parameter of its own")
+        if not hyper_ids:
+            raise SettingError(f"{type(hyper).__name__} has no parameter that requires a gradient: nothing to tune")
+        self._own, self._lambda = list(own), list(hyper_ids.values())
+        own_ids = {id(p): name for name, p in own.items()}
+        self.params, self.hyper, self.buffers = TensorSlots(), TensorSlots(), TensorSlots()
+        for name, p in model.named_parameters(remove_duplicate=False):
+            if id(p) in own_ids:
+                self.params.add(own_ids[id(p)], *owner(model, name))
+            elif id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(model, name))
+        for name, p in hyper.named_parameters(remove_duplicate=False):
+            if id(p) in hyper_ids:
+                self.hyper.add(hyper_ids[id(p)], *owner(hyper, name))
+        for name, _ in model.named_buffers():
+            self.buffers.add(name, *owner(model, name))
+        self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
+        for part in (*_compiled_parts(model), *_compiled_parts(hyper)):
+            self.params.fix(*part)
+
+    def parameters(self) -> Params:
+        """Return θ, sharing its memory with the model."""
+        every = self.params.tensors()
+        return {name: every[name].detach() for name in self._own}
+
+    def hyperparameters(self) -> Params:
+        """Return λ, sharing its memory with the hyper module."""
+        return {name: value.detach() for name, value in self.hyper_leaves().items()}
+
+    def hyper_leaves(self) -> Params:
+        """Return λ as the hyper module itself holds it, with `.grad`."""
+        every = self.hyper.tensors()
+        return {name: every[name] for name in self._lambda}
+
+    def place(self) -> tuple[torch.device, torch.dtype]:
+        """Return the one device and the one type of all parameters."""
+        tensors = self.parameters() | {f"hyper {k}": v for k, v in self.hyperparameters().items()}
+        places = {(value.device, value.dtype) for value in tensors.values()}
+        if len(places) > 1:
+            found = ", ".join(sorted(f"{device}/{dtype}" for device, dtype in places))
+            raise SettingError(f"model and hyper must be on one device and of one type, got {found}; use `.to(...)`")
+        return places.pop()
+
+
+@contextmanager
+def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Set the mode of all modules, and put their own flags back on exit."""
+    flags = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
+
+
+@contextmanager
+def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Put the model into `eval()` mode without gradients and with fixed draws, and all back as it was afterwards."""
+    with mode(model, training=False), _calling_itself(model), forked_rng(device), torch.no_grad():
+        seed_forward(device, 0)
+        yield
+
+
+@contextmanager
+def _calling_itself(model: nn.Module) -> Iterator[None]:
+    """Call a compiled model without its compiled code."""
+    before = [(store, attribute, store[attribute]) for store, attribute, _ in _compiled_parts(model)]
+    for store, attribute, plain in list(_compiled_parts(model)):
+        store[attribute] = plain
+    try:
+        yield
+    finally:
+        for store, attribute, value in before:
+            store[attribute] = value

@@ -1,0 +1,87 @@
+"""Trials on a few rows before anything runs: whether a loss is a sum over its rows, and what a batch is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pactune.errors import DataError, PactuneError, SettingError
+from pactune.problem.data import Batch
+from pactune.problem.data.source import map_tensors
+
+__all__ = ["as_risk", "failing_on", "is_sum", "structure"]
+
+FEW = 4  # rows of a trial
+CLOSE = 1e-3  # relative rounding of a sum over few rows, in any floating-point type
+
+
+def is_sum(risk: Callable[[Batch], Tensor], batch: Batch) -> bool:
+    """Return whether the risk of some rows doubles when each of them is there twice, as a sum over the rows does.
+
+    A loss that fails on these rows says nothing: it may need batches of one size.
+    """
+    if not _has_rows(batch):
+        return False
+    few = min(batch.rows, FEW)
+    first = Batch(map_tensors(batch.data, lambda t: t[:few]), few, _map(batch.numbers, lambda t: t[:few]))
+    twice = Batch(map_tensors(first.data, _double), 2 * few, _map(first.numbers, _double))
+    try:
+        one, two = float(risk(first)), float(risk(twice))
+    except Exception:  # the loss is the user's and may do anything
+        return False
+    return one != 0 and abs(two - 2 * one) <= CLOSE * abs(one)
+
+
+def as_risk(what: str, value: object) -> Tensor:
+    """Return the value of a loss; raise unless it is one real number."""
+    if not isinstance(value, Tensor) or value.ndim != 0 or value.is_complex():
+        kind = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) and value.ndim else type(value).__name__
+        kind = "a complex number" if isinstance(value, Tensor) and value.is_complex() else kind
+        raise SettingError(f"{what} must be a scalar tensor, the mean over the rows, got {kind}")
+    return value
+
+
+@contextmanager
+def failing_on(what: str, role: str) -> Iterator[None]:
+    """Turn an error of the user's code into one that names the code and the data set."""
+    try:
+        yield
+    except (PactuneError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the model and the losses are the user's and may do anything
+        reason = str(error).split("\n", 1)[0] or type(error).__name__
+        raise DataError(f"{what} fails on the first batch of `{role}`: {type(error).__name__}: {reason}") from error
+
+
+def structure(data: Any) -> str:
+    """Return the parts of a batch in words: how they are nested, and how many dimensions each tensor has.
+
+    >>> structure((torch.ones(3, 2), torch.ones(3)))
+    '(2 dimensions, 1 dimension)'
+    """
+    if isinstance(data, Tensor):
+        return f"{data.ndim} dimension{'' if data.ndim == 1 else 's'}"
+    if isinstance(data, dict):
+        return "{" + ", ".join(f"{key!r}: {structure(value)}" for key, value in data.items()) + "}"
+    if isinstance(data, (tuple, list)):
+        return "(" + ", ".join(map(structure, data)) + ")"
+    return type(data).__name__
+
+
+def _has_rows(batch: Batch) -> bool:
+    """Return whether every tensor of a batch is a plain one with a row for each of the batch's rows."""
+    found: list[Tensor] = []
+    map_tensors(batch.data, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return bool(found) and all(t.layout == torch.strided and t.ndim > 0 and len(t) == batch.rows for t in found)
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor, tensor])
+
+
+def _map(tensor: Tensor | None, function: Callable[[Tensor], Tensor]) -> Tensor | None:
+    return None if tensor is None else function(tensor)

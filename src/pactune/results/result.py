@@ -1,0 +1,107 @@
+"""What a run gives back: its history, the kept model and hyperparameters, and the plain training run beside it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from torch import nn
+
+from pactune.errors import DivergenceError
+from pactune.problem.provenance import Provenance
+from pactune.stacking.requests import RoundValue
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["ObjectiveValue", "Result", "Status"]
+
+Status = Literal["completed", "converged", "interrupted", "diverged"]
+Row = dict[str, Any]
+
+
+class ObjectiveValue(NamedTuple):
+    """J(λ) and its parts: total = risk + ζ · regularizer."""
+
+    risk: float
+    regularizer: float
+    total: float
+
+    @classmethod
+    def of(cls, found: RoundValue, zeta: float) -> ObjectiveValue:
+        """Return J with its parts.
+
+        Raises:
+            DivergenceError: one of them, or the gradient, is not finite.
+        """
+        value = cls(found.risk, found.regularizer, found.risk + zeta * found.regularizer)
+        if not (math.isfinite(value.total) and math.isfinite(found.length)):
+            raise DivergenceError(
+                f"the objective or its gradient is not finite (risk {value.risk:.4g}, "
+                f"regularizer {value.regularizer:.4g}, gradient norm {found.length:.4g}); "
+                "look for NaN in the data, or lower the inner or the outer learning rate"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of `Tuner.fit`.
+
+    Attributes:
+        model: the user's own model, with the kept parameters and buffers.
+        hyper: the user's own hyper module, with the λ that the kept parameters were trained with.
+        status: "completed", "converged", "interrupted" (Ctrl-C) or "diverged".
+        zeta: ζ of the kept run.
+        kept_run: "tuned", or "plain" where the rule of `zeta="auto"` prefers plain training.
+        kept_step: the outer step of that run whose parameters were kept; 0 when there is none.
+        rows: the history as a list of rows.
+        plain_rows: the same for plain training with λ fixed where it started.
+        trials: with `zeta="auto"`, the held-out score of every candidate and outer step.
+        verdict: whether tuning paid and how that is known, in words.
+        pays: the same as a truth value; None when it is unclear.
+        provenance: which data touched the model and the hyperparameters; a certificate asks for it.
+    """
+
+    model: nn.Module
+    hyper: nn.Module
+    status: Status
+    zeta: float
+    kept_run: Literal["tuned", "plain"]
+    kept_step: int
+    rows: list[Row] = field(repr=False)
+    plain_rows: list[Row] = field(repr=False)
+    trials: list[Row] = field(repr=False, default_factory=list)
+    verdict: str = ""
+    pays: bool | None = None
+    provenance: Provenance = field(repr=False, default_factory=Provenance)
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """A row per outer step: risks, accuracies, regularizer, objective, hypergradient norm and seconds."""
+        return _frame(self.rows)
+
+    @property
+    def plain(self) -> pd.DataFrame:
+        """The same columns for plain training with λ fixed where it started, as far as they apply."""
+        return _frame(self.plain_rows)
+
+    @property
+    def kept(self) -> Row:
+        """The row of the kept outer step."""
+        rows = self.rows if self.kept_run == "tuned" else self.plain_rows
+        return next((row for row in rows if row["outer_step"] == self.kept_step), {})
+
+    def plot(self) -> Figure:
+        """Draw risks, accuracies, and the two parts of the objective against the outer step."""
+        from pactune.results.plots import draw_history
+
+        return draw_history(self)
+
+
+def _frame(rows: list[Row]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows)

@@ -1,0 +1,163 @@
+"""The outside world of a run as a function of (seed, step, chain): mini-batches, noise and initial parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pactune.dynamics.base import Dynamics
+from pactune.errors import SettingError
+from pactune.hypergradient.records import InnerState, StepData
+from pactune.problem import Problem
+from pactune.rounds.replay import check_replay
+from pactune.streams import Streams, forked_rng, seed_forward
+from pactune.trees import Params, clone
+
+__all__ = ["Initial", "RunInputs", "consumes_randomness"]
+
+Initial = Callable[[torch.Generator], Params]
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """Everything random about a run.
+
+    Attributes:
+        problem: the data.
+        dynamics: says whether noise is wanted.
+        streams: the seed.
+        stochastic: whether forwards draw random numbers.
+        initial: P_0 as a function of a generator; None re-initialises the model's modules.
+        reader: the reading position in sources that can only be read in order.
+    """
+
+    problem: Problem
+    dynamics: Dynamics
+    streams: Streams
+    stochastic: bool
+    initial: Initial | None = None
+    reader: str = ""
+
+    def step_data(self, step: int, chains: int, mine: Iterable[int] | None = None) -> list[StepData]:
+        """Return what each chain meets at an inner step counted over the whole run; the mini-batches are the same.
+
+        Args:
+            step: the number of the inner step.
+            chains: C.
+            mine: the numbers of the chains that are run here; None for all.
+        """
+        train = self.problem.train.batch(step, self.streams, "train", self.reader)
+        valid = self.problem.valid.batch(step, self.streams, "valid", self.reader)
+        numbers = range(chains) if mine is None else mine
+        return [StepData(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in numbers]
+
+    def draw(self, round_index: int, chain: int) -> Params:
+        """Return θ_0 ~ P_0."""
+        if self.initial is not None:
+            return self._checked(self._drawn(self.streams.generator("initial", round_index, chain)))
+        return self._reset(self.streams.key("initial", round_index, chain))
+
+    def begin(self, params: Params, buffers: Params) -> InnerState:
+        """Return the state at θ_0."""
+        owned = clone(params)
+        return InnerState(owned, self.dynamics.slots(owned), clone(buffers), 0)
+
+    def _noise(self, step: int, chain: int) -> Params | None:
+        if not self.dynamics.uses_noise:
+            return None
+        generator = self.streams.generator("noise", chain, step, device=self.problem.device)
+        return {
+            name: torch.randn(p.shape, generator=generator, dtype=p.dtype, device=p.device)
+            for name, p in self.problem.parameters().items()
+        }
+
+    def _keys(self, step: int, chain: int) -> tuple[int, int] | None:
+        if not self.stochastic:
+            return None
+        return self.streams.key("train forward", chain, step), self.streams.key("valid forward", chain, step)
+
+    def _reset(self, key: int) -> Params:
+        """Draw θ_0 from the modules' own `reset_parameters`, and leave the model as it was.
+
+        A model that cannot be drawn is taken as it stands where hyperparameters give θ_0.
+        """
+        model = self.problem.model
+        before = clone({**dict(model.named_parameters()), **self.problem.buffers()})
+        missing = _without_reset(model, set(self.problem.parameters()))
+        if missing and self.problem.has_initial:
+            return clone(self.problem.parameters())
+        if missing:
+            raise SettingError(
+                f"θ_0 has to be drawn anew, but {', '.join(missing)} has no `reset_parameters`; "
+                "pass `initial=`, a function from a torch.Generator to a dict of parameters"
+            )
+        try:
+            with forked_rng(self.problem.device):
+                seed_forward(self.problem.device, key)
+                for module in model.modules():
+                    reset = getattr(module, "reset_parameters", None)
+                    if callable(reset):
+                        reset()
+            return clone(self.problem.parameters())
+        finally:
+            _restore(model, before)
+
+    def _drawn(self, generator: torch.Generator) -> object:
+        assert self.initial is not None
+        try:
+            return self.initial(generator)
+        except TypeError as error:
+            raise SettingError(f"`initial` must be a function of a torch.Generator; it fails with: {error}") from error
+
+    def _checked(self, drawn: object) -> Params:
+        wanted, found = self.problem.parameters(), drawn if isinstance(drawn, Mapping) else {}
+        wrong = [name for name in wanted if getattr(found.get(name), "shape", None) != wanted[name].shape]
+        if wrong:
+            raise SettingError(f"`initial` must return every parameter in its shape; missing or misshapen: {wrong}")
+        return {name: found[name].to(value) for name, value in wanted.items()}
+
+
+@torch.no_grad()
+def _restore(model: nn.Module, values: Params) -> None:
+    """Put every parameter and buffer back: `reset_parameters` also redraws frozen ones and hyperparameters."""
+    for name, tensor in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
+        tensor.copy_(values[name])
+
+
+def _without_reset(model: nn.Module, names: set[str]) -> list[str]:
+    """Return the modules that own some of θ but cannot re-initialise it."""
+    return [
+        f"{type(module).__name__} ({name or 'the model itself'})"
+        for name, module in model.named_modules()
+        if any((f"{name}.{own}" if name else own) in names for own, _ in module.named_parameters(recurse=False))
+        and not callable(getattr(module, "reset_parameters", None))
+    ]
+
+
+def consumes_randomness(problem: Problem) -> bool:
+    """Try one forward of each risk in training mode and see whether the global generators moved.
+
+    Generators and mode flags are left as they were.
+
+    Raises:
+        SettingError: a step could not be run again with the same result.
+    """
+    check_replay(problem)
+    device = problem.device
+    params, hyper = problem.parameters(), problem.hyperparameters()
+    train, valid = problem.train.first(), problem.valid.first()
+    with forked_rng(device), problem.training_mode(), torch.no_grad():
+        seed_forward(device, 0)
+        before = [generator.get_state() for generator in _generators(device)]
+        problem.train_risk(params, hyper, clone(problem.buffers()), train)
+        problem.valid_risk(params, hyper, clone(problem.buffers()), valid)
+        after = [generator.get_state() for generator in _generators(device)]
+    return any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    extra = [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
+    return [torch.default_generator, *extra]

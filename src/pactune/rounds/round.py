@@ -1,0 +1,119 @@
+"""One round of T inner steps for every chain, and how the chains are put together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from pactune.hypergradient.explain import explaining
+from pactune.hypergradient.records import StepData
+from pactune.interrupts import check_interrupt
+from pactune.rounds.chain import Chain, ChainEnd
+from pactune.rounds.engine import Engine, RoundChain
+from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest
+from pactune.streams import GLOBAL_STATE, forked_rng
+from pactune.trees import Params, clone, scale, zeros_like
+
+__all__ = ["combine", "run_chains", "run_round"]
+
+
+def run_round(request: RoundRequest, engine: Engine | None = None) -> RoundOutcome:
+    """Run T inner steps of every chain and return J's parts with the λ-gradient."""
+    (ends,) = run_chains([request], engine)
+    return combine(request.plan, ends, online=request.on_step is not None)
+
+
+def run_chains(requests: Sequence[RoundRequest], engine: Engine | None) -> list[list[ChainEnd]]:
+    """Run the rounds of several requests, whose first steps the engine may run side by side.
+
+    Returns:
+        The ends of every chain, request by request.
+    """
+    rounds = [_Round(request) for request in requests]
+    plan, problem = requests[0].plan, requests[0].plan.trajectory.problem
+    stochastic = any(request.plan.trajectory.stochastic for request in requests)
+    forked = forked_rng(problem.device) if stochastic else nullcontext()
+    with GLOBAL_STATE, forked, explaining(plan.risk_estimator, plan.path_estimator):
+        done = _run_ahead(rounds, engine)
+        return [one.run(done) for one in rounds]
+
+
+def _run_ahead(rounds: list[_Round], engine: Engine | None) -> int:
+    if engine is None:
+        return 0
+    steps = min(0 if one.request.on_step is not None else one.request.plan.ahead for one in rounds)
+    return (
+        engine.run_ahead([round_chain for one in rounds for round_chain in one.round_chains()], steps) if steps else 0
+    )
+
+
+class _Round:
+    """The chains of one request."""
+
+    def __init__(self, request: RoundRequest) -> None:
+        self.request = request
+        starts = request.drawn if request.drawn is not None else [None] * len(request.states)
+        pairs = zip(request.states, starts, strict=True)
+        self._chains = [Chain(request.plan, state, request.hyper, start, request.phase) for state, start in pairs]
+
+    def round_chains(self) -> list[RoundChain]:
+        """Return the chains with what each of them meets."""
+        step_data = [functools.partial(self._step_data, index) for index in range(len(self._chains))]
+        return [
+            RoundChain(chain, data, self.request.position) for chain, data in zip(self._chains, step_data, strict=True)
+        ]
+
+    def _step_data(self, chain: int, t: int) -> StepData:
+        return self.request.step_data(t)[chain]
+
+    def run(self, start: int) -> list[ChainEnd]:
+        """Run the steps from `start` on."""
+        request = self.request
+        keys: list[int | None] = [None] * len(self._chains)
+        for t in range(start, request.plan.inner_steps):
+            check_interrupt()
+            step_data = request.step_data(t)
+            current = clone(request.hyper) if request.on_step is not None else request.hyper
+            seen = [chain.step(data, current) for chain, data in zip(self._chains, step_data, strict=True)]
+            if request.on_step is not None and self._chains[0].measures(t):
+                request.on_step(_online_gradient(request.plan, seen, request.hyper))
+            keys = [data.keys[1] if data.keys else None for data in step_data]
+        return [chain.finish(key) for chain, key in zip(self._chains, keys, strict=True)]
+
+
+def _online_gradient(plan: RoundPlan, seen: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
+    """Return the mean over chains of ∇_λ‖Δ_t‖ (Algorithm C.2); 0 where Δ_t = 0."""
+    parts = [
+        scale(plan.path_stride * half_inverse_root(summand), gradient)
+        if summand is not None and gradient is not None
+        else zeros_like(hyper)
+        for summand, gradient in seen
+    ]
+    return plan.trajectory.ranks.mean(parts)
+
+
+def combine(plan: RoundPlan, ends: Sequence[ChainEnd], *, online: bool) -> RoundOutcome:
+    """Put the chains of all ranks together: the mean of the risks, and the mean inside or outside the root."""
+    ranks = plan.trajectory.ranks
+    risk = ranks.mean_value(torch.stack([end.risk for end in ends]))
+    totals = torch.stack([end.total for end in ends])
+    outside = plan.trajectory.objective.chain_mean == "outside"
+    mean = ranks.mean_value(totals.sqrt() if outside else totals)
+    path_gradient: Params = {}
+    if not online and ends[0].path_gradient:
+        slopes = [half_inverse_root(end.total if outside else mean) for end in ends]
+        path_gradient = ranks.mean([scale(slope, end.path_gradient) for slope, end in zip(slopes, ends, strict=True)])
+    risk_gradient = ranks.mean([end.risk_gradient for end in ends])
+    regularizer = mean if outside else mean.sqrt()
+    notes = ranks.mean([dict(end.notes) for end in ends])
+    return RoundOutcome([end.state for end in ends], risk, regularizer, risk_gradient, path_gradient, notes)
+
+
+def half_inverse_root(y: Tensor) -> Tensor:
+    """Return the derivative 1/(2√y) of the root, and 0 at y = 0."""
+    positive = y > 0
+    return torch.where(positive, 0.5 / torch.where(positive, y, torch.ones_like(y)).sqrt(), torch.zeros_like(y))

@@ -1,0 +1,101 @@
+"""What runs of one grid ask for between their rounds, done for all of them at once.
+
+Each function gives what its single form gives, up to the order of summation in norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pactune.stacking.requests import OuterStepRequest, RoundValue, ValueRequest
+from pactune.trees import Params, axpy, norm, stack, unstack
+
+__all__ = ["move_all", "norms", "read_all", "read_one"]
+
+ELEMENTWISE = (  # what moves every number by its own gradient alone, so that lists of tensors can be joined
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.Rprop,
+)
+
+
+def read_one(reading: ValueRequest) -> RoundValue:
+    """Return the numbers of one outcome."""
+    outcome = reading.outcome
+    gradient = outcome.gradient(reading.zeta)
+    return RoundValue(float(outcome.risk), float(outcome.regularizer), gradient, float(norm(gradient)))
+
+
+def read_all(readings: Sequence[ValueRequest]) -> list[RoundValue]:
+    """Return the numbers of many outcomes of one structure, and wait for the device once."""
+    outcomes = [reading.outcome for reading in readings]
+    risks, regularizers = torch.stack([o.risk for o in outcomes]), torch.stack([o.regularizer for o in outcomes])
+    gradient = stack([outcome.risk_gradient for outcome in outcomes])
+    if outcomes[0].path_gradient:
+        zetas = torch.tensor([reading.zeta for reading in readings], dtype=risks.dtype, device=risks.device)
+        gradient = axpy(zetas, stack([outcome.path_gradient for outcome in outcomes]), gradient)
+    columns = torch.stack([risks, regularizers, norms(gradient).to(risks)]).tolist()
+    parts = zip(*columns, unstack(gradient), strict=True)
+    return [RoundValue(risk, regularizer, own, length) for risk, regularizer, length, own in parts]
+
+
+def norms(stacked: Params) -> Tensor:
+    """Return the Euclidean norm of every run's tree. Shape (R,)."""
+    return torch.stack([value.reshape(len(value), -1).square().sum(1) for value in stacked.values()]).sum(0).sqrt()
+
+
+def move_all(moves: Sequence[OuterStepRequest]) -> None:
+    """Make the step of every optimizer, in one call for those that do the same thing."""
+    kinds: list[tuple[object, list[torch.optim.Optimizer]]] = []
+    for optimizer in (move.outer for move in moves):
+        kind = _kind(optimizer)
+        same = next((group for known, group in kinds if kind is not None and known == kind), None)
+        if same is None:
+            kinds.append((kind, [optimizer]))
+        else:
+            same.append(optimizer)
+    for _, group in kinds:
+        _step(group)
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> object:
+    """Return what optimizers must share to be stepped as one; None where one has to be stepped by itself."""
+    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if type(optimizer) not in ELEMENTWISE or hooked or "step" in vars(optimizer):  # a scheduler wraps `step`
+        return None
+    options = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    if any(isinstance(value, Tensor) for group in options for value in group.values()):
+        return None
+    devices = {p.device for group in optimizer.param_groups for p in group["params"]}
+    return type(optimizer), options, devices
+
+
+def _step(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Step optimizers of one kind as one, on the tensors and the states of all."""
+    first, *others = optimizers
+    if not others:
+        first.step()
+        return
+    groups = [
+        {**group, "params": [p for one in optimizers for p in one.param_groups[index]["params"]]}
+        for index, group in enumerate(first.param_groups)
+    ]
+    kind: Any = type(first)
+    joint = kind(groups)
+    for one in optimizers:
+        joint.state.update(one.state)
+    joint.step()
+    for one in optimizers:
+        for group in one.param_groups:
+            one.state.update({p: joint.state[p] for p in group["params"] if p in joint.state})

@@ -1,0 +1,49 @@
+"""The arguments of `Tuner.fit`, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from pactune.checks import NOT_NEGATIVE, Rule, check_choice, check_count, check_number, shown
+from pactune.errors import SettingError
+from pactune.results.callbacks import Callback
+from pactune.results.verdict import Verdict
+from pactune.tracking.recorder import Recorder
+
+__all__ = ["Choice", "FitSettings", "Keep"]
+
+Keep = Literal["last", "best-objective"]
+KEEP: tuple[Keep, ...] = ("last", "best-objective")
+
+
+class Choice(NamedTuple):
+    """An outer step of the tuned or of the plain run that is to be kept whatever its objective."""
+
+    run: Literal["tuned", "plain"]
+    step: int
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """The arguments of `Tuner.fit`, and what only the choice of ζ uses: `choice` with its `verdict`, and `evaluate`."""
+
+    outer_steps: int
+    test: Any = None
+    keep: Keep = "last"
+    tolerance: float = 0.0
+    callbacks: tuple[Callback, ...] = ()
+    plain_steps: int | None = None
+    on_divergence: str = "raise"
+    choice: Choice | None = None
+    verdict: Verdict | None = None
+    evaluate: bool = True
+    recorder: Recorder = field(default_factory=Recorder)
+
+    def __post_init__(self) -> None:
+        check_count("outer_steps", self.outer_steps)
+        if not isinstance(self.keep, str) or self.keep not in KEEP:
+            raise SettingError(f"`keep` must be one of {', '.join(map(repr, KEEP))}, got {shown(self.keep)}")
+        check_number("tolerance", self.tolerance, Rule("≥ 0 and finite", NOT_NEGATIVE.holds))
+        check_choice("on_divergence", self.on_divergence, ("raise", "return"))
+        check_count("plain_steps", self.plain_steps, 0, words="≥ 0, a whole number,", none="for the default")

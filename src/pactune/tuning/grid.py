@@ -1,0 +1,223 @@
+"""`fit_grid`: a whole grid of runs at once on one device."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pactune.checks import check_count, check_flag
+from pactune.columns import check_key
+from pactune.engines import as_engine
+from pactune.errors import SettingError
+from pactune.objectives import AutoZeta
+from pactune.problem.data import as_source
+from pactune.results.callbacks import Callback, as_callbacks, progress_for
+from pactune.results.result import Result, Row
+from pactune.rounds.engine import Engine
+from pactune.stacking.lockstep import run_in_lockstep
+from pactune.stacking.runner import Runner
+from pactune.tracking.files import folder_inside
+from pactune.tracking.place import as_folder
+from pactune.tracking.recorder import FolderRecorder, Pace, start_together
+from pactune.tuning.fit import Fit
+from pactune.tuning.fit_settings import FitSettings, Keep
+from pactune.tuning.recording import recorded_in
+from pactune.tuning.tuner import Tuner
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["GridResult", "fit_grid"]
+
+Cell = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GridResult:
+    """The outcome of `fit_grid`.
+
+    Attributes:
+        cells: the grid's cells, in the order of the results.
+        results: the result of every cell, as `Tuner.fit` gives it.
+    """
+
+    cells: list[Cell]
+    results: list[Result] = field(repr=False)
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """A row per cell and outer step, with a column for every key of the grid."""
+        return self._frame([result.rows for result in self.results])
+
+    @property
+    def plain(self) -> pd.DataFrame:
+        """The same for plain training with λ fixed where it started."""
+        return self._frame([result.plain_rows for result in self.results])
+
+    def _frame(self, tables: list[list[Row]]) -> pd.DataFrame:
+        import pandas as pd
+
+        pairs = zip(self.cells, tables, strict=True)
+        return pd.DataFrame([{**cell, **row} for cell, rows in pairs for row in rows])
+
+
+def fit_grid(
+    build: Callable[..., Tuner],
+    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+    *,
+    outer_steps: int,
+    test: Any = None,
+    keep: Keep = "last",
+    tolerance: float = 0.0,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+    plain_steps: int | None = None,
+    on_divergence: str = "return",
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    engine: str | Engine = "auto",
+) -> GridResult:
+    """Train a whole grid at once, with the numbers that one run after the other gives, up to rounding.
+
+    Runs of one structure become one run with a leading axis in every tensor; they may differ in data, seed, ζ and the
+    values of θ, λ and buffers, and in nothing else that modules and losses hold. Models that are no faster so
+    (convolutions, BatchNorm) run side by side in one CUDA graph, or one after the other on a CPU. Chains are runs too.
+
+    Args:
+        build: `build(**cell)` returns a `Tuner` with a model and a hyper module of its own. Seed what it draws.
+        grid: values by name, of which every combination is a cell; or the cells themselves. No name may be that of a
+            metric or of a column of the history, such as "objective" or "test_risk".
+        outer_steps: as for `Tuner.fit`, like all that follow.
+        test: a test set, or a function `test(**cell)` that returns one.
+        keep: which outer step's parameters are kept.
+        tolerance: a cell stops when the norm of its hypergradient falls below this.
+        callbacks: listeners; each hears all cells.
+        progress: show progress on stderr; None does so on a terminal only.
+        plain_steps: for how many outer steps plain training runs beside each cell.
+        on_divergence: "return" keeps what a cell has reached and goes on with the others, "raise" ends all.
+        run_dir: a folder with one run folder per cell; None writes nothing.
+        resume: go on with the cells in `run_dir`; finished ones are not run again.
+        engine: how inner steps are run; the tuners' own engines are not used.
+
+    Raises:
+        SettingError: a setting breaks its rule, or two cells share a model.
+
+    Example:
+        >>> import torch, pactune as pt
+        >>> x, y = torch.randn(20, 3), torch.randint(0, 2, (20,))
+        >>> def build(zeta, seed):
+        ...     torch.manual_seed(seed)
+        ...     model = torch.nn.Linear(3, 2)
+        ...     hyper = pt.WeightDecay(model)
+        ...     problem = pt.Problem(model, hyper, train=(x[:10], y[:10]), valid=(x[10:], y[10:]),
+        ...                          loss=torch.nn.functional.cross_entropy)
+        ...     return pt.Tuner(problem, inner=pt.SGD(lr=0.1), inner_steps=5, seed=seed,
+        ...                     outer=torch.optim.SGD(hyper.parameters(), lr=0.1), objective=pt.PACBayes(zeta=zeta))
+        >>> found = pt.fit_grid(build, {"zeta": [0.0, 0.01], "seed": [0, 1, 2]}, outer_steps=3)
+        >>> len(found.history), [str(name) for name in found.history.columns[:3]]
+        (18, ['zeta', 'seed', 'outer_step'])
+    """
+    root = None if run_dir is None else as_folder("run_dir", run_dir, none=True)
+    check_flag("resume", resume)
+    cells = grid_cells(grid)
+    tuners = [_built(build, cell) for cell in cells]
+    _check_apart(tuners)
+    for tuner in tuners:
+        for key in {key for cell in cells for key in cell}:
+            check_key(key, taken=tuner.problem.metric_names())
+    runner = Runner(as_engine(engine, tuners[0].problem))
+    if test is not None and not callable(test):
+        test = as_source(test, role="test", device=tuners[0].problem.device)  # one for all, so that it is read once
+    check_count("outer_steps", outer_steps)
+    with progress_for(progress, total=outer_steps * len(cells)) as shown:
+        listeners = (*as_callbacks(callbacks), shown)
+        fits, pace = list[Fit](), Pace()
+        for cell, tuner in zip(cells, tuners, strict=True):
+            settings = FitSettings(
+                outer_steps=outer_steps,
+                test=_called("test", test, cell) if callable(test) else test,
+                keep=keep,
+                tolerance=tolerance,
+                plain_steps=plain_steps,
+                on_divergence=on_divergence,
+            )
+            folder = None if root is None else folder_inside(root, cell_name(cell))
+            tuner.runner = runner
+            settings = recorded_in(folder, tuner, settings, resume=resume, pace=pace)
+            fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
+        start_together([fit.settings.recorder for fit in fits if isinstance(fit.settings.recorder, FolderRecorder)])
+        rounds = [fit.rounds() for fit in fits]
+        results = run_in_lockstep(rounds, runner, interrupted=lambda result: result.status == "interrupted")
+    return GridResult(cells, results)
+
+
+def grid_cells(grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> list[Cell]:
+    """Return the cells of a grid.
+
+    >>> grid_cells({"zeta": [0, 1], "seed": [7]})
+    [{'zeta': 0, 'seed': 7}, {'zeta': 1, 'seed': 7}]
+    """
+    if isinstance(grid, Mapping):
+        wrong = [name for name, values in grid.items() if isinstance(values, str) or not isinstance(values, Sequence)]
+        if wrong:
+            raise SettingError(f"`grid` must give a list of values for every name; {wrong[0]!r} has none")
+        cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    elif isinstance(grid, Sequence) and all(isinstance(cell, Mapping) for cell in grid):
+        cells = [dict(cell) for cell in grid]
+    else:
+        raise SettingError(f"`grid` must be a dict of lists or a list of dicts, got {type(grid).__name__}")
+    if not cells:
+        raise SettingError("`grid` has no cell: every name needs at least one value")
+    for key in {key: None for cell in cells for key in cell}:
+        check_key(key)
+    names = [cell_name(cell) for cell in cells]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SettingError(f"`grid` has the cell {twice!r} twice")
+    return cells
+
+
+def cell_name(cell: Mapping[str, Any]) -> str:
+    """Return a cell as the name of a folder.
+
+    >>> cell_name({"zeta": 1e-6, "seed": 0})
+    'zeta=1e-06,seed=0'
+    """
+    text = ",".join(f"{name}={value}" for name, value in cell.items())
+    return "".join(letter if letter.isalnum() or letter in "=,.+-_" else "_" for letter in text)
+
+
+def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:
+    if not callable(build):
+        raise SettingError(f"`build` must be a function from a cell to a Tuner, got {type(build).__name__}")
+    tuner = _called("build", build, cell)
+    if not isinstance(tuner, Tuner):
+        raise SettingError(f"`build` must return a Tuner, it returned {type(tuner).__name__} for {cell_name(cell)}")
+    if tuner.objective.zeta == "auto" or isinstance(tuner.objective.zeta, AutoZeta):
+        raise SettingError('`zeta="auto"` makes many runs of its own; in a grid pass numbers or "theory"')
+    if tuner.ranks.count > 1:
+        raise SettingError("a grid runs in one process; `build` must make its tuners without `parallel`")
+    return tuner
+
+
+def _called(name: str, function: Callable[..., Any], cell: Cell) -> Any:
+    """Call a function of the user's with the values of a cell."""
+    try:
+        return function(**cell)
+    except TypeError as error:
+        raise SettingError(
+            f"`{name}` must be a function of {', '.join(cell)}, the keys of `grid`; it fails with TypeError: {error}"
+        ) from error
+
+
+def _check_apart(tuners: Sequence[Tuner]) -> None:
+    """Raise where two cells would train the same model or move the same λ."""
+    seen: set[int] = set()
+    for tuner in tuners:
+        parts = {id(tuner.problem.model), id(tuner.problem.hyper), id(tuner.outer)}
+        if parts & seen:
+            raise SettingError("`build` must make a new model, hyper module and outer optimizer for every cell")
+        seen |= parts
