@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from pactune.checks import shown
 from pactune.errors import SettingError
 
-__all__ = ["COLUMNS", "PREFIXES", "RISK", "check_key"]
+__all__ = ["COLUMNS", "PREFIXES", "RISK", "Row", "check_key"]
+
+Row = dict[str, Any]  # of a history, a journal or a table: values by the names of columns
 
 COLUMNS = frozenset(["outer_step", "weight_norm", "risk", "regularizer", "objective", "hypergradient_norm", "seconds"])
 PREFIXES = ("train_", "valid_", "test_")  # of the risk and the metrics of each data set

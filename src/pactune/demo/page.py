@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pactune import __version__
+from pactune.columns import Row
 from pactune.demo.digits import DemoRuns, DemoSettings
 from pactune.report.page import Figure, Line, Section, Table, write_page
-from pactune.results.result import Result, Row
+from pactune.results.result import Result
 
 __all__ = ["DemoLine", "demo_lines", "write_demo_page"]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pactune.columns import Row
 from pactune.results.result import Result
 from pactune.tracking.journal import JOURNAL, read_lines
 from pactune.tuning.grid import cell_name, fit_grid
@@ -16,7 +17,6 @@ from pactune.tuning.tuner import Tuner
 __all__ = ["Cell", "Execution", "find_cells", "is_finished", "parse_name", "run_cells"]
 
 Cell = dict[str, Any]
-Row = dict[str, Any]
 ENDED = ("diverged", "converged")  # however few outer steps there are
 
 

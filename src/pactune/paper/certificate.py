@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch.nn import functional
 from pactune.bounds import TrainSide, hold_out
 from pactune.bounds.certificate import issue
 from pactune.bounds.coupled_langevin import CoupledChains, Paths, run_coupled
+from pactune.columns import Row
 from pactune.errors import CertificateError, DataError
 from pactune.paper.certificate_data import Split
 from pactune.problem import Problem
@@ -31,14 +32,12 @@ __all__ = [
     "MNIST",
     "MNIST_NETWORK",
     "Grid",
-    "Row",
     "best",
     "run_grid",
     "start_at_zero",
     "train_on",
 ]
 
-Row = dict[str, Any]
 Report = Callable[[str], None]
 
 

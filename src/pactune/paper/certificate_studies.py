@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
+from pactune.columns import Row
 from pactune.paper.certificate import (
     DIGITS,
     FROM_TRAINED,
@@ -35,7 +35,6 @@ from pactune.streams import Streams, forked_rng
 
 __all__ = ["digits_studies", "mnist_large_studies", "mnist_small_studies", "summarise"]
 
-Row = dict[str, Any]
 Record = Callable[..., None]
 Report = Callable[[str], None]
 ROWS = {"digits": 700, "mnist": 30_000}

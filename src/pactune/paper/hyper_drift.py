@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch.nn import functional
 from pactune.bounds import ValidationSide, hold_out
 from pactune.bounds.certificate import issue
 from pactune.bounds.coupled_langevin import CoupledChains
+from pactune.columns import Row
 from pactune.dynamics import Langevin
 from pactune.errors import CertificateError
 from pactune.hypergradient import Truncated, Windowed
@@ -26,8 +27,6 @@ from pactune.problem.hyper import WeightDecay
 from pactune.tuning.tuner import Tuner
 
 __all__ = ["DIGITS_DRIFT", "MNIST_DRIFT", "MNIST_LARGE_DRIFT", "DriftStudy", "objectives", "quick_study", "run_drift"]
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pactune.columns import Row
 from pactune.errors import DataError, RunFolderError
 from pactune.paper.cells import Cell, find_cells, is_finished
 from pactune.paper.record_schema import COLUMNS, check_groups, check_run, check_study
@@ -18,7 +19,6 @@ from pactune.tracking.schema import UnfitError, count
 
 __all__ = ["CELLS", "RunRecord", "StudyRecord", "export_study", "read_studies"]
 
-Row = dict[str, Any]
 CELLS = "cells"  # folder of all runs, which studies share
 FORMAT = "pactune study 1"
 RUNNING = {"status": "running"}

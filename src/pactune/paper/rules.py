@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from pactune.columns import Row
 from pactune.paper.intervals import Interval, bootstrap_interval
 from pactune.paper.records import RunRecord, StudyRecord
 
-__all__ = ["METHODS", "Comparison", "Row", "Summary", "compare", "least_norm_row", "oracle_row", "summarise"]
+__all__ = ["METHODS", "Comparison", "Summary", "compare", "least_norm_row", "oracle_row", "summarise"]
 
-Row = dict[str, Any]
 Key = tuple[int, int]  # draw and init
 
 # Every method: its name in words, and where its row comes from.

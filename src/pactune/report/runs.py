@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from pactune.columns import Row
 from pactune.report.page import Figure, Line, Section, Table
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 
 __all__ = ["run_sections"]
 
-Row = dict[str, Any]
 FIGURES = {
     "risk": ("train_risk", "valid_risk", "test_risk"),
     "accuracy": ("train_accuracy", "valid_accuracy", "test_accuracy"),

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pactune.checks import check_flag, shown
+from pactune.columns import Row
 from pactune.errors import SettingError, warn_user
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from pactune.tuning.tuner import Tuner
 
 __all__ = ["Callback", "ProgressBar", "ProgressLines", "as_callbacks", "progress_for", "report_error"]
-
-Row = dict[str, Any]
 
 LINE_SECONDS = 10.0  # at most one plain line in this time
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch import nn
 
+from pactune.columns import Row
 from pactune.errors import DivergenceError
 from pactune.problem.provenance import Provenance
 from pactune.stacking.requests import RoundValue
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["ObjectiveValue", "Result", "Status"]
 
 Status = Literal["completed", "converged", "interrupted", "diverged"]
-Row = dict[str, Any]
 
 
 class ObjectiveValue(NamedTuple):

@@ -6,13 +6,13 @@ import logging
 from pathlib import Path
 from typing import Literal
 
+from pactune.columns import Row
 from pactune.errors import RunFolderError
 from pactune.sweeps.folder import Watch, find_ending
 from pactune.sweeps.grid import Cell
 from pactune.sweeps.plan import CellFit
 from pactune.sweeps.worker import Failure
 from pactune.tracking.files import folder_inside, make_folder, write_atomically
-from pactune.tracking.journal import Row
 
 __all__ = ["CELLS", "CellState", "CellStatus"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pactune.columns import Row
 from pactune.errors import RunFolderError
 from pactune.sweeps.plan import CellFit
 from pactune.sweeps.worker import CELL
-from pactune.tracking.journal import JOURNAL, Row, read_lines, starts_of
+from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 
 __all__ = ["Watch", "find_ending"]
 

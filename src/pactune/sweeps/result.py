@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from pactune.columns import Row
 from pactune.errors import SettingError
 from pactune.sweeps.board import CellState, CellStatus
 from pactune.sweeps.grid import Value
-from pactune.tracking.journal import Row, read_lines
+from pactune.tracking.journal import read_lines
 from pactune.tracking.spreadsheets import write_csv
 
 if TYPE_CHECKING:

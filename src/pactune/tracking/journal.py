@@ -14,18 +14,17 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
+from pactune.columns import Row
 from pactune.errors import RunFolderError
 from pactune.tracking.documents import marked, parse_json, unmarked
 from pactune.tracking.files import has_content, open_plain, read_all, read_plain, write_all
 from pactune.tracking.schema import UnfitError, check_line
 
-__all__ = ["JOURNAL", "BusyError", "Journal", "Row", "read_journal", "read_lines", "starts_of"]
+__all__ = ["JOURNAL", "BusyError", "Journal", "read_journal", "read_lines", "starts_of"]
 
 JOURNAL = "journal.jsonl"
 # Each line ends with a checksum of what stands before it. It finds damage, not malice.
 CHECKSUM = re.compile(rb', "crc": "([0-9a-f]{8})"}$')
-Row = dict[str, Any]
-
 logger = logging.getLogger(__name__)
 
 

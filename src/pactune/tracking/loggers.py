@@ -9,11 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pactune.columns import Row
 from pactune.errors import SettingError
 from pactune.results.callbacks import Callback
 
 if TYPE_CHECKING:
-    from pactune.results.result import Result, Row
+    from pactune.results.result import Result
     from pactune.tuning.tuner import Tuner
 
 __all__ = ["Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pactune.columns import Row
 from pactune.errors import RunFolderError, warn_user
 from pactune.tracking.checkpoint import (
     DamagedError,
@@ -24,7 +25,7 @@ from pactune.tracking.checkpoint import (
 )
 from pactune.tracking.files import folder_inside, has_content, make_folder
 from pactune.tracking.fingerprint import PARTS, differences, moved_parts
-from pactune.tracking.journal import JOURNAL, Journal, Row, read_lines, starts_of
+from pactune.tracking.journal import JOURNAL, Journal, read_lines, starts_of
 from pactune.tracking.parts import Parts
 from pactune.tracking.run_folder import versions_of
 from pactune.tracking.schema import UnfitError

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pactune.columns import Row
 from pactune.errors import RunFolderError, SettingError
 from pactune.objectives import AutoZeta, RelativeZeta
 from pactune.problem.data import Source
 from pactune.results.callbacks import Callback
-from pactune.results.result import Result, Row
+from pactune.results.result import Result
 from pactune.results.verdict import Verdict, judge_held_out
 from pactune.streams import Streams
 from pactune.tracking.recorder import Recorder

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pactune.columns import Row
 from pactune.errors import DivergenceError, RankError, SettingError, warn_user
 from pactune.interrupts import check_interrupt, immediate_interrupts, take_interrupt
 from pactune.objectives import RelativeZeta
@@ -14,7 +15,7 @@ from pactune.problem.data import as_source
 from pactune.problem.ledger import LEDGER
 from pactune.problem.provenance import DataMark, Provenance
 from pactune.results.callbacks import Callback, report_error
-from pactune.results.result import ObjectiveValue, Result, Row, Status
+from pactune.results.result import ObjectiveValue, Result, Status
 from pactune.results.verdict import judge_run
 from pactune.rounds.plan import RoundOutcome, RoundPlan
 from pactune.stacking.lockstep import RequestGenerator, run_in_lockstep

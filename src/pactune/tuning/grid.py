@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.checks import check_count, check_flag
-from pactune.columns import check_key
+from pactune.columns import Row, check_key
 from pactune.engines import as_engine
 from pactune.errors import SettingError
 from pactune.objectives import AutoZeta
 from pactune.problem.data import as_source
 from pactune.results.callbacks import Callback, as_callbacks, progress_for
-from pactune.results.result import Result, Row
+from pactune.results.result import Result
 from pactune.rounds.engine import Engine
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner

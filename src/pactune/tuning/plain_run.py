@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pactune.columns import Row
 from pactune.errors import warn_user
 from pactune.interrupts import immediate_interrupts
 from pactune.objectives import ValidationRisk
 from pactune.problem.data import Source
-from pactune.results.result import Row
 from pactune.results.verdict import diverged_at
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.plan import RoundPlan
