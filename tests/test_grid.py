@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import pactune as pt
 from pactune.engines import Traced
 from pactune.engines.joint_gradients import JointGradients
-from pactune.stacking.batched import ELEMENTWISE, move_all
+from pactune.stacking.batched import ELEMENTWISE, take_outer_steps
 from pactune.stacking.requests import OuterStepRequest
 from pactune.stacking.stack import Stack
 from pactune.tracking import read_journal
@@ -329,7 +329,7 @@ def test_optimizers_move_together_as_alone(kind: Any) -> None:
                 tensor.grad = torch.randn(3, generator=generator)
             moves = [OuterStepRequest(one) for one in optimizers]
             for group in [moves] if together else [[move] for move in moves]:
-                move_all(group)
+                take_outer_steps(group)
         assert all(len(one.state_dict()["state"]) == 2 for one in optimizers)
         return [tensor.detach() for tensors in lists for tensor in tensors]
 
@@ -348,7 +348,7 @@ def test_optimizers_with_other_settings_or_schedulers_move_by_themselves() -> No
                 tensor.grad = torch.ones(2)
             moves = [OuterStepRequest(one) for one in optimizers]
             for group in [moves] if together else [[move] for move in moves]:
-                move_all(group)
+                take_outer_steps(group)
             scheduler.step()
         return [tensor.detach() for tensor in tensors]
 

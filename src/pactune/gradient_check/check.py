@@ -127,7 +127,7 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     if tuner.outer_run.ranks.count > 1:
         raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")
     plan, chains = _in_double(tuner.outer_run)
-    hyper = clone(plan.trajectory.problem.hyperparameters())
+    hyper = clone(chains.inputs.problem.hyperparameters())
     paths = record_path(plan, chains, hyper)
     outcome = _run(plan, hyper, paths)
     if not isinstance(plan.risk_estimator, Implicit):
