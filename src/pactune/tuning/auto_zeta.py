@@ -78,7 +78,7 @@ def fit_auto(run: OuterRun, settings: FitSettings, rule: AutoZeta, listeners: Li
 
 
 def runs_of(rule: AutoZeta) -> int:
-    """Return how many tuned runs the rule makes, the final one included."""
+    """Return the number of tuned runs of the rule, the final one included."""
     return rule.folds * len(rule.fractions) + 1
 
 
@@ -91,19 +91,19 @@ class _BestStep(NamedTuple):
 
 
 class _HeldOutScores:
-    """Scores of held rows by candidate and outer step; smaller is better."""
+    """The scores of held-out rows by candidate and outer step. Smaller is better."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[list[Tensor]]] = {}
 
     def add(self, label: str, fold_scores: list[Tensor]) -> None:
-        """Take in one fold: a vector of row scores per outer step."""
+        """Add the scores of one fold: a vector of row scores per outer step."""
         steps = self._parts.setdefault(label, [[] for _ in fold_scores])
         for step, rows in zip(steps, fold_scores, strict=True):
             step.append(rows)
 
     def best(self, labels: list[str]) -> _BestStep:
-        """Return the least mean score; among equals the first label, then the earliest step."""
+        """Return the step with the least mean score. Of equal ones, the first label and the earliest step win."""
         options = [
             _BestStep(label, step, torch.cat(parts))
             for label in labels
@@ -112,7 +112,7 @@ class _HeldOutScores:
         return min(options, key=lambda option: float(option.rows.mean()))
 
     def verdict(self, tuned: _BestStep, plain: _BestStep) -> Verdict:
-        """Judge the best tuned step against the best plain one, row by row."""
+        """Compare the best tuned step with the best plain one, row by row."""
         gap = plain.rows - tuned.rows
         return judge_held_out(float(gap.mean()), float(gap.std()) / math.sqrt(len(gap)))
 
@@ -145,11 +145,11 @@ class _Scorer(Callback):
             self._plain.append(self._score())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scores so far, which a resumed run does not make again."""
+        """Return the scores so far. A resumed run does not compute them again."""
         return {"tuned": self._tuned, "plain": self._plain}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the scores.
+        """Load the scores.
 
         Raises:
             RunFolderError: the scores in the checkpoint are not those of the held rows.
@@ -184,7 +184,7 @@ class _Fold(NamedTuple):
 
 
 def _folds(settings: TunerSettings, rule: AutoZeta) -> list[_Fold]:
-    """Return the rows of every fold, in a random order that is a function of the seed."""
+    """Return the rows of every fold. The seed decides which rows a fold holds out."""
     problem, streams = settings.problem, Streams(settings.seed)
 
     def parts(source: Source, role: str) -> list[Tensor]:
@@ -275,5 +275,5 @@ def _label(fraction: float) -> str:
 
 
 def _labels(rule: AutoZeta) -> list[str]:
-    """Return all candidates, the simplest first: plain, then decreasing ζ."""
+    """Return all candidates, the simplest first: plain training, then decreasing ζ."""
     return [PLAIN, *(_label(fraction) for fraction in sorted(rule.fractions, reverse=True))]

@@ -54,7 +54,7 @@ class GridResult:
 
     @property
     def plain(self) -> pd.DataFrame:
-        """The same for plain training with λ fixed where it started."""
+        """The same for plain training, with λ fixed at its start."""
         return self._frame([result.plain_rows for result in self.results])
 
     def _frame(self, tables: list[list[Row]]) -> pd.DataFrame:
@@ -205,7 +205,7 @@ def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:
 
 
 def _called(name: str, function: Callable[..., Any], cell: Cell) -> Any:
-    """Call a function of the user's with the values of a cell."""
+    """Call a function of the user with the values of a cell."""
     try:
         return function(**cell)
     except TypeError as error:
@@ -215,7 +215,7 @@ def _called(name: str, function: Callable[..., Any], cell: Cell) -> Any:
 
 
 def _check_apart(tuners: Sequence[Tuner]) -> None:
-    """Raise where two cells would train the same model or move the same λ."""
+    """Raise if two cells would train the same model or move the same λ."""
     seen: set[int] = set()
     for tuner in tuners:
         parts = {id(tuner.problem.model), id(tuner.problem.hyper), id(tuner.outer)}

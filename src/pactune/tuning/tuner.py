@@ -35,6 +35,10 @@ __all__ = ["Tuner"]
 class Tuner:
     """Tunes the hyperparameters of a `Problem` by gradient.
 
+    A tuner holds settings. The argument `hypergradient` chooses the estimator of the gradient; the method
+    `hypergradient()` runs one round with it and leaves the gradient in `.grad`, for a loop that you write yourself.
+    `fit` runs the whole outer loop.
+
     Args:
         problem: model, hyperparameters and data.
         inner: the inner dynamics: `SGD`, `Adam`, `Langevin`, or a `torch.optim` factory while K ≤ 1.
@@ -42,19 +46,21 @@ class Tuner:
         outer: a `torch.optim` optimizer over the parameters of the hyper module.
         objective: `PACBayes(zeta)` (Eq. 5), `ValidationRisk()` (Eq. 4), `Flatness`, `SameDistribution`, `UnequalSteps`,
             `HyperDrift`.
-        hypergradient: how the risk at θ_T is differentiated; `Truncated(1)`, the default, is T1–T2.
-        path_hypergradient: how the regularizer is differentiated; `Truncated(0)`, the default, is the paper's K = 0.
+        hypergradient: the estimator that differentiates the risk at θ_T; the default `Truncated(1)` is T1–T2.
+        path_hypergradient: the estimator that differentiates the regularizer; the default `Truncated(0)` is the paper's
+            K = 0.
         chains: C, the number of trajectories that estimate the expectations.
         restart: draw θ_0 anew at every outer step (the algorithm); False keeps θ going (the experiments).
         online: move λ also at every inner step by ζ∇‖Δ_t‖ (Algorithm C.2).
-        seed: of all mini-batches, noise and draws of θ_0. No global seed is touched.
+        seed: the seed of all mini-batches, noise and draws of θ_0. No global seed is touched.
         initial: P_0, a function from a `torch.Generator` to a dict of parameters. By default a single chain without
             restart starts at the model's present parameters; otherwise the modules' `reset_parameters` are used.
-        path_stride: measure Δ_t at every so many steps only, from a random first one, and rescale the sum; unbiased.
-        engine: how inner steps are run: "auto", "eager", "traced", "compiled", "captured", "fused", or an engine with
-            settings of its own.
+        path_stride: measure Δ_t only at every so many steps, from a random first one, and rescale the sum. The estimate
+            stays unbiased.
+        engine: executes the inner steps: "auto", "eager", "traced", "compiled", "captured", "fused", or an engine
+            object.
         parallel: `Parallel()` spreads the chains over the ranks of `torch.distributed`, `Parallel(shards=s)` the rows
-            of each mini-batch too. None runs by itself, whatever other processes do.
+            of each mini-batch too. None runs in this process alone.
 
     Raises:
         SettingError: a setting breaks its rule.
