@@ -1,4 +1,4 @@
-"""The state of every cell of a sweep."""
+"""The state of one cell, as the process that runs the sweep sees it."""
 
 from __future__ import annotations
 
@@ -8,77 +8,89 @@ from typing import Literal
 
 from pactune.columns import Row
 from pactune.errors import RunFolderError
-from pactune.sweeps.folder import Watch, find_ending
-from pactune.sweeps.grid import Cell
-from pactune.sweeps.plan import CellFit
+from pactune.sweeps.cell_journal import CellProgress, find_ending
+from pactune.sweeps.cell_settings import CellFit
 from pactune.sweeps.worker import Failure
 from pactune.tracking.files import folder_inside, make_folder, write_atomically
+from pactune.tuning.cells import Cell, unique_cell_name
 
 __all__ = ["CELLS", "CellState", "CellStatus"]
 
-CELLS = "cells"  # folder of the cells' folders
-TRACE = "error.txt"
+CELLS = "cells"  # the sub-folder of the sweep that holds the run folders
+TRACEBACK = "error.txt"  # in the run folder of a cell that failed
 logger = logging.getLogger(__name__)
 CellStatus = Literal["waiting", "running", "completed", "converged", "failed", "interrupted"]
 
 
 class CellState:
-    """One cell: its folder, and how it stands.
+    """A cell, its run folder and its status.
 
     Args:
-        cell: which.
+        cell: the values of the cell.
         root: the folder of the sweep.
-        fit: what the cell is to do.
+        fit: how the cell is fitted.
+
+    Attributes:
+        name: of the cell and of its run folder.
+        folder: the run folder.
+        progress: read from the journal.
+        ending: the line that the worker wrote at the end; None until the cell is done.
+        failure: why the cell failed; None if it did not.
 
     Raises:
-        RunFolderError: the cell's folder was made by another function, or is a link.
+        RunFolderError: another function made the run folder, or the folder is a link.
     """
 
     def __init__(self, cell: Cell, root: Path, fit: CellFit) -> None:
         self.cell, self._fit = cell, fit
-        self.folder = folder_inside(root, CELLS, cell.name)
-        self.watch = Watch(self.folder)
+        self.name = unique_cell_name(cell)
+        self.folder = folder_inside(root, CELLS, self.name)
+        self.progress = CellProgress(self.folder)
         self.ending: Row | None = find_ending(self.folder, fit)
-        self.found_done = self.ending is not None
         self.failure: Failure | None = None
-        self._given_up = False
+        self._interrupted = False
 
     @property
     def status(self) -> CellStatus:
-        """How the cell stands."""
+        """The status, derived from the journal, the failure and the interrupt."""
         if self.ending is not None:
             return "converged" if self.ending["status"] == "converged" else "completed"
         if self.failure is not None:
             return "failed"
-        if self._given_up:
+        if self._interrupted:
             return "interrupted"
-        return "running" if self.watch.attempts else "waiting"
+        return "running" if self.progress.attempts else "waiting"
 
     @property
     def pending(self) -> bool:
-        """Whether the cell has yet to end."""
+        """True if the cell has neither ended nor been interrupted."""
         return self.status in ("waiting", "running")
 
-    def close(self, failure: Failure | None) -> None:
-        """Take in how the cell ended, and keep the traceback of a failure in its folder."""
-        self.watch.look()
+    def end(self, failure: Failure | None) -> None:
+        """Record that the worker has returned, and write the traceback of a failure into the run folder.
+
+        Args:
+            failure: why the worker failed; None if it did not.
+        """
+        self.progress.refresh()
         self.ending = None if failure else find_ending(self.folder, self._fit)
         if self.ending is None:
             self.failure = failure or Failure("its journal is damaged; start the sweep again to heal it", "")
         try:
-            self._keep_trace()
+            self._update_traceback()
         except (RunFolderError, OSError) as error:  # the other cells go on
             logger.warning("%s", error)
 
-    def _keep_trace(self) -> None:
-        trace = self.folder / TRACE
+    def _update_traceback(self) -> None:
+        """Write the traceback of a failure, or remove that of an earlier attempt."""
+        path = self.folder / TRACEBACK
         if self.failure is not None and self.failure.trace:
             make_folder(self.folder)
-            write_atomically(trace, self.failure.trace.encode(errors="replace"))
+            write_atomically(path, self.failure.trace.encode(errors="replace"))
         elif self.ending is not None:
-            trace.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
-    def give_up(self) -> None:
-        """Say that nobody works on the cell any more, unless it has ended."""
-        self.watch.look()
-        self._given_up = True
+    def interrupt(self) -> None:
+        """Record that no worker runs the cell any more; the status of a cell that has ended stays."""
+        self.progress.refresh()
+        self._interrupted = True
