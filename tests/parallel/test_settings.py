@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pactune as pt
-from pactune.parallel import Ranks, share
+from pactune.parallel import Ranks, shard_batch
 from pactune.parallel.packing import digest, pack, unpack
 from pactune.problem.data import Batch
 
@@ -48,7 +48,7 @@ def test_alone_it_is_a_single_process(make: Callable[..., pt.Tuner]) -> None:
 
 def test_a_tuner_of_several_ranks_is_not_checked(make: Callable[..., pt.Tuner]) -> None:
     tuner = make()
-    tuner.ranks = Ranks(rank=0, ranks=2)
+    tuner.ranks = Ranks(rank=0, count=2)
     with pytest.raises(pt.SettingError, match="must run in one process"):
         pt.check_hypergradient(tuner)
 
@@ -56,7 +56,7 @@ def test_a_tuner_of_several_ranks_is_not_checked(make: Callable[..., pt.Tuner]) 
 def test_a_grid_runs_in_one_process(make: Callable[..., pt.Tuner]) -> None:
     def build(seed: int) -> pt.Tuner:
         tuner = make(seed=seed)
-        tuner.ranks = Ranks(rank=0, ranks=2)
+        tuner.ranks = Ranks(rank=0, count=2)
         return tuner
 
     with pytest.raises(pt.SettingError, match="without `parallel`"):
@@ -67,7 +67,7 @@ def test_a_grid_runs_in_one_process(make: Callable[..., pt.Tuner]) -> None:
 @pytest.mark.parametrize("shards", [2, 3, 4])
 def test_every_row_counts_once(rows: int, shards: int) -> None:
     batch = Batch({"x": torch.arange(rows), "y": [torch.arange(rows)]}, rows, torch.arange(rows) + 100)
-    parts = [share(batch, shard, shards) for shard in range(shards)]
+    parts = [shard_batch(batch, shard, shards) for shard in range(shards)]
     assert sum(weight for _, weight in parts) == pytest.approx(1.0)
     counted = [part for part, weight in parts if weight > 0]
     assert torch.equal(torch.cat([part.data["x"] for part in counted]), torch.arange(rows))
@@ -79,12 +79,12 @@ def test_every_row_counts_once(rows: int, shards: int) -> None:
 
 def test_a_tensor_without_rows_cannot_be_cut() -> None:
     with pytest.raises(pt.DataError, match=r"of 4 rows cannot be shared .* shape \(3,\)"):
-        share(Batch((torch.zeros(4, 2), torch.zeros(3)), 4), 0, 2)
+        shard_batch(Batch((torch.zeros(4, 2), torch.zeros(3)), 4), 0, 2)
 
 
 def test_chains_are_dealt_out_to_groups_of_ranks() -> None:
-    ranks = [Ranks(rank, ranks=6, shards=2).mine(8) for rank in range(6)]
-    assert [list(mine) for mine in ranks[::2]] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    ranks = [Ranks(rank, count=6, shards=2).own_chains(8) for rank in range(6)]
+    assert [list(own) for own in ranks[::2]] == [[0, 3, 6], [1, 4, 7], [2, 5]]
     assert ranks[::2] == ranks[1::2]
 
 

@@ -97,14 +97,14 @@ class Fit:
                     return "completed", None
             check_interrupt()
         except KeyboardInterrupt:
-            self.tuner.ranks.hang_up()
+            self.tuner.ranks.disconnect()
             return "interrupted", None
         except DivergenceError as error:
             return "diverged", error
         except RankError:
             if not take_interrupt():
                 raise
-            self.tuner.ranks.hang_up()  # Ctrl-C also ended the rank that this one was waiting for
+            self.tuner.ranks.disconnect()  # Ctrl-C also ended the rank that this one was waiting for
             return "interrupted", None
         return ("converged" if self._converged() else "completed"), None
 
