@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from pactune.tracking.files import make_folder
 from pactune.tracking.journal import Journal, read_lines
 from pactune.tracking.place import as_folder
 from pactune.tracking.run_folder import versions_of
-from pactune.tuning.cells import scalar_cells, scalar_grid
+from pactune.tuning.cells import Scalar, scalar_cells, scalar_grid
 from pactune.tuning.fit_settings import Keep
 
 if TYPE_CHECKING:
@@ -83,13 +84,7 @@ def sweep(
     payload = _pickle(build, test)
     with _open_folder(run_dir) as (root, journal), open_display(progress, outer_steps) as display:
         states = [CellState(cell, root, fit) for cell in cells]
-        journal.append(
-            SWEEP,
-            grid=scalar_grid(grid),
-            fit=fit.arguments() | {"build": name, "test": fit.test},
-            resources={"cpus": cpus, "gpus": gpus, "retries": retries, "address": address},
-            versions=versions_of("torch", "numpy", "ray"),
-        )
+        _append_start(journal, scalar_grid(grid), fit, needs, address)
         try:
             if any(state.pending for state in states):
                 with connected(address, needs) as ray:
@@ -102,6 +97,19 @@ def sweep(
         result = SweepResult(root, [CellResult.of(state) for state in states], build, arguments)
         journal.append("end", status=result.status)
     return result
+
+
+def _append_start(
+    journal: Journal, grid: dict[str, list[Scalar]], fit: CellFit, needs: Resources, address: str | None
+) -> None:
+    """Append the line with the settings of the sweep."""
+    journal.append(
+        SWEEP,
+        grid=grid,
+        fit=fit.arguments() | {"build": fit.build, "test": fit.test},
+        resources={**asdict(needs), "address": address},
+        versions=versions_of("torch", "numpy", "ray"),
+    )
 
 
 class _RayTasks:
