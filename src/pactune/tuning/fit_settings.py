@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from pactune.checks import NOT_NEGATIVE, Rule, check_choice, check_count, check_number, shown
 from pactune.errors import SettingError
-from pactune.results.callbacks import Callback
 from pactune.results.verdict import Verdict
 from pactune.tracking.recorder import Recorder
 
@@ -32,7 +31,6 @@ class FitSettings:
     test: Any = None
     keep: Keep = "last"
     tolerance: float = 0.0
-    callbacks: tuple[Callback, ...] = ()
     plain_steps: int | None = None
     on_divergence: str = "raise"
     choice: Choice | None = None
