@@ -43,5 +43,5 @@ if tuner.ranks.leader:
     for row in result.rows[::7]:
         print(f"outer step {row['outer_step']}: J {row['objective']:.4f}, risk on test {row['test_risk']:.4f}")
 if dist.is_initialized():
-    dist.barrier()  # nobody leaves while another still talks
+    dist.barrier()  # no rank leaves while another still sends
     dist.destroy_process_group()

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pactune as pt
 from pactune import bounds
 from pactune.bounds.coupled_langevin import CoupledChains
-from pactune.integrations.batches import Endless
+from pactune.integrations.batches import EndlessBatches
 from pactune.privacy import DPSGLD, membership_audit
 from pactune.problem.provenance import Provenance
 from pactune.streams import Streams
@@ -176,7 +176,7 @@ def _monitor(make: Any, classes: Any, linear: Any) -> Callable[[], Any]:
 
     def run() -> float:
         monitor = pt.CoherenceMonitor(model, F.cross_entropy, weight_decay=0.1, on_nonfinite="skip")
-        endless = Endless([valid for _, valid in batches])
+        endless = EndlessBatches([valid for _, valid in batches])
         for train, _ in batches:
             monitor.step(train, endless.take())
         again = pt.CoherenceMonitor(model, F.cross_entropy, weight_decay=0.1)

@@ -49,9 +49,9 @@ def measured(**changes: Any) -> pt.Tuner:
 
 
 def sweep(values: Any) -> Any:
-    from pactune.sweeps.grid import cells_of
+    from pactune.tuning.cells import scalar_cells
 
-    return cells_of(values)
+    return scalar_cells(values)
 
 
 class Case(NamedTuple):

@@ -7,14 +7,15 @@ import pytest
 
 from pactune.errors import DataError
 from pactune.paper import studies
-from pactune.paper.cells import Execution, is_finished, parse_name
+from pactune.paper.cells import Execution
 from pactune.paper.data import load_images
 from pactune.paper.records import export_study, read_studies
 from pactune.paper.rules import compare, least_norm_row, oracle_row, summarise
 from pactune.paper.studies import Scale, run_study
 from pactune.paper.weight_decay import StudySetting
 from pactune.tracking import read_journal
-from pactune.tuning.grid import cell_name
+from pactune.tracking.status import journal_is_finished
+from pactune.tuning.cells import cell_name, parse_cell_name
 
 TINY = StudySetting(data="digits", inner_steps=2, lr=1e-2)
 SCALE = Scale(outer_steps=3, draws=(0, 1), inits=1)
@@ -107,7 +108,7 @@ def test_a_folder_that_is_not_there_is_said():
 
 def test_names_of_cells_come_back():
     for cell in ({"zeta": 5e-3, "draw": 11, "init": 0}, {"zeta": "auto", "draw": 0, "init": 2}):
-        assert parse_name(cell_name(cell)) == cell
+        assert parse_cell_name(cell_name(cell)) == cell
 
 
 @pytest.mark.parametrize(
@@ -116,8 +117,8 @@ def test_names_of_cells_come_back():
 )
 def test_when_a_run_is_over(status, rows, over):
     lines = [{"kind": "row", "outer_step": step} for step in range(1, rows + 1)]
-    assert is_finished([*lines, {"kind": "end", "status": status}], 3) is over
-    assert not is_finished(lines, rows), "without an end it is not"
+    assert journal_is_finished([*lines, {"kind": "end", "status": status}], 3) is over
+    assert not journal_is_finished(lines, rows), "without an end it is not"
 
 
 def rows_of(*values):

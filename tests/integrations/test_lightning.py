@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import pactune as pt
-from pactune.integrations.batches import Endless
+from pactune.integrations.batches import EndlessBatches
 
 GENERATOR = torch.Generator().manual_seed(0)
 X, Y = torch.randn(48, 4, generator=GENERATOR), torch.arange(48) % 3
@@ -27,12 +27,12 @@ def loader(part: slice, **settings: Any) -> DataLoader[Any]:
 class TestBatches:
     def test_a_loader_is_read_over_and_over_without_a_trace(self) -> None:
         before = torch.get_rng_state()
-        endless = Endless(loader(slice(0, 24), shuffle=True), seed=1)
+        endless = EndlessBatches(loader(slice(0, 24), shuffle=True), seed=1)
         taken = [endless.take()[0] for _ in range(6)]
         assert torch.equal(before, torch.get_rng_state())
         assert {tuple(row) for batch in taken[:3] for row in batch.tolist()} == {tuple(row) for row in X[:24].tolist()}
         assert not torch.equal(taken[0], taken[3])  # shuffled anew
-        again = Endless(loader(slice(0, 24), shuffle=True), seed=1)
+        again = EndlessBatches(loader(slice(0, 24), shuffle=True), seed=1)
         assert all(torch.equal(again.take()[0], batch) for batch in taken)
 
     LOADERS: ClassVar = {
@@ -56,10 +56,10 @@ class TestBatches:
     @pytest.mark.parametrize("name", LOADERS)
     def test_the_position_is_a_state(self, name: str) -> None:
         """A new process goes on with the batch that the old one would have taken, in the same order."""
-        through = Endless(self.made(name), seed=3)
+        through = EndlessBatches(self.made(name), seed=3)
         taken = [through.take()[0] for _ in range(8)]
         for stop in (0, 2, 3, 4, 6):
-            first, second = Endless(self.made(name), seed=3), Endless(self.made(name), seed=3)
+            first, second = EndlessBatches(self.made(name), seed=3), EndlessBatches(self.made(name), seed=3)
             for _ in range(stop):
                 first.take()
             second.load_state_dict(json.loads(json.dumps(first.state_dict())))
@@ -70,7 +70,7 @@ class TestBatches:
     def test_a_loader_s_own_generator_does_not_move(self) -> None:
         mine = torch.Generator().manual_seed(5)
         before = mine.get_state()
-        endless = Endless(loader(slice(0, 24), shuffle=True, generator=mine), seed=1)
+        endless = EndlessBatches(loader(slice(0, 24), shuffle=True, generator=mine), seed=1)
         orders = [tuple(endless.take()[1].tolist()) for _ in range(6)]
         assert torch.equal(before, mine.get_state())
         assert set(orders[:3]) != set(orders[3:])  # shuffled anew all the same
@@ -78,16 +78,16 @@ class TestBatches:
     @pytest.mark.parametrize("state", [{}, {"taken": 1}, {"taken": 1, "start": 2}, {"taken": "1", "start": 0}, 3])
     def test_a_position_that_is_none_is_refused(self, state: Any) -> None:
         with pytest.raises(pt.SettingError, match="`state` must be a reading position"):
-            Endless([1, 2]).load_state_dict(state)
+            EndlessBatches([1, 2]).load_state_dict(state)
 
     @pytest.mark.parametrize("given", [3, "batches", iter([1, 2])])
     def test_what_cannot_be_read_again_is_refused(self, given: Any) -> None:
         with pytest.raises(pt.DataError, match="`valid` must be a DataLoader or a list of batches"):
-            Endless(given)
+            EndlessBatches(given)
 
     def test_an_empty_one_is_refused(self) -> None:
         with pytest.raises(pt.DataError, match="`valid` yields no batch"):
-            Endless([]).take()
+            EndlessBatches([]).take()
 
 
 class TestWithLightning:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.integrations.extras import MissingPackageError, needed
+from pactune.integrations.extras import MissingPackageError, import_extra
 from pactune.integrations.optuna import CoherenceObjective, best_trial, report, score
 from pactune.integrations.reading import RiskReading
 
@@ -62,7 +62,7 @@ class Always:
 
 def test_a_missing_package_is_named() -> None:
     with pytest.raises(MissingPackageError, match=r"nothing_here is not installed: pip install 'pactune\[optuna\]'"):
-        needed("nothing_here", extra="optuna")
+        import_extra("nothing_here", extra="optuna")
     assert issubclass(MissingPackageError, pt.PactuneError)
 
 

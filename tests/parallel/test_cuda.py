@@ -50,7 +50,7 @@ dist.init_process_group("nccl", init_method=f"file://{sys.argv[1]}", rank=0, wor
                         device_id=torch.device("cuda", 0))
 ranks = Ranks(device=torch.device("cuda", 0))
 ranks.count = ranks.groups = 2  # so that it sends
-ranks._all = ranks._sharers = dist.new_group([0])
+ranks._all_ranks = ranks._own_group = dist.new_group([0])
 ranks.shards = 2
 tree = {"w": torch.arange(6.0, device="cuda").reshape(2, 3), "b": torch.ones(2, device="cuda")}
 mean = ranks.mean([tree, {name: 3 * value for name, value in tree.items()}])

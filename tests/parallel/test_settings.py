@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pactune as pt
-from pactune.parallel import Ranks, share
+from pactune.parallel import Ranks, shard_batch
 from pactune.parallel.packing import digest, pack, unpack
 from pactune.problem.data import Batch
 
@@ -69,7 +69,7 @@ def test_a_grid_runs_in_one_process(make: Callable[..., pt.Tuner], monkeypatch: 
 @pytest.mark.parametrize("shards", [2, 3, 4])
 def test_every_row_counts_once(rows: int, shards: int) -> None:
     batch = Batch({"x": torch.arange(rows), "y": [torch.arange(rows)]}, rows, torch.arange(rows) + 100)
-    parts = [share(batch, shard, shards) for shard in range(shards)]
+    parts = [shard_batch(batch, shard, shards) for shard in range(shards)]
     assert sum(weight for _, weight in parts) == pytest.approx(1.0)
     counted = [part for part, weight in parts if weight > 0]
     assert torch.equal(torch.cat([part.data["x"] for part in counted]), torch.arange(rows))
@@ -81,12 +81,12 @@ def test_every_row_counts_once(rows: int, shards: int) -> None:
 
 def test_a_tensor_without_rows_cannot_be_cut() -> None:
     with pytest.raises(pt.DataError, match=r"of 4 rows cannot be shared .* shape \(3,\)"):
-        share(Batch((torch.zeros(4, 2), torch.zeros(3)), 4), 0, 2)
+        shard_batch(Batch((torch.zeros(4, 2), torch.zeros(3)), 4), 0, 2)
 
 
 def test_chains_are_dealt_out_to_groups_of_ranks() -> None:
-    ranks = [Ranks(rank, ranks=6, shards=2).mine(8) for rank in range(6)]
-    assert [list(mine) for mine in ranks[::2]] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    ranks = [Ranks(rank, count=6, shards=2).own_chains(8) for rank in range(6)]
+    assert [list(own) for own in ranks[::2]] == [[0, 3, 6], [1, 4, 7], [2, 5]]
     assert ranks[::2] == ranks[1::2]
 
 

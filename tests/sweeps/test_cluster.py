@@ -10,7 +10,7 @@ import pytest
 
 import pactune as pt
 from pactune.sweeps import cluster
-from pactune.sweeps.plan import Resources
+from pactune.sweeps.cell_settings import Resources
 
 
 class StandIn:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pactune as pt
-from pactune.sweeps.grid import LONGEST, Cell, cells_of
 from pactune.sweeps.spec import read_spec
+from pactune.tuning.cells import LONGEST_NAME, scalar_cells, unique_cell_name
 
 few = settings(max_examples=200, deadline=None, derandomize=True)
 SCALARS = st.one_of(
@@ -32,15 +32,15 @@ def typed(values: dict[str, Any]) -> list[Any]:
 @few
 @given(CELLS, CELLS)
 def test_two_cells_never_share_a_folder(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert (Cell(one).name == Cell(other).name) == (typed(one) == typed(other))
+    assert (unique_cell_name(one) == unique_cell_name(other)) == (typed(one) == typed(other))
 
 
 @few
 @given(CELLS)
 def test_a_name_is_one_folder_on_every_system(values: dict[str, Any]) -> None:
-    name = Cell(values).name
+    name = unique_cell_name(values)
     assert re.fullmatch(r"[\w.,=+-]+", name)
-    assert len(name) <= LONGEST + 9
+    assert len(name) <= LONGEST_NAME + 9
     assert Path("a") / name == Path("a", name).parent / name
 
 
@@ -54,20 +54,20 @@ def test_a_name_is_one_folder_on_every_system(values: dict[str, Any]) -> None:
     )
 )
 def test_a_grid_is_its_product(grid: dict[str, list[int]]) -> None:
-    cells = cells_of(grid)
-    assert [tuple(cell.values.values()) for cell in cells] == list(itertools.product(*grid.values()))
-    assert len({cell.name for cell in cells}) == len(cells)
+    cells = scalar_cells(grid)
+    assert [tuple(cell.values()) for cell in cells] == list(itertools.product(*grid.values()))
+    assert len({unique_cell_name(cell) for cell in cells}) == len(cells)
 
 
 def test_values_that_look_alike_are_different_cells() -> None:
     alike = [1, 1.0, "1", "1.0", True, "true", None, "null", "", "a b", "a_b", "x,seed=1"]
-    assert len({Cell({"model": value}).name for value in alike}) == len(alike)
+    assert len({unique_cell_name({"model": value}) for value in alike}) == len(alike)
 
 
 def test_numpy_makes_plain_numbers() -> None:
-    cells = cells_of({"zeta": np.array([0.5, 1.0]), "seed": range(2), "rows": [np.int64(3)]})
-    assert [type(value) for value in cells[0].values.values()] == [float, int, int]
-    assert cells[-1].name == "zeta=1.0,seed=1,rows=3"
+    cells = scalar_cells({"zeta": np.array([0.5, 1.0]), "seed": range(2), "rows": [np.int64(3)]})
+    assert [type(value) for value in cells[0].values()] == [float, int, int]
+    assert unique_cell_name(cells[-1]) == "zeta=1.0,seed=1,rows=3"
 
 
 @few
@@ -82,8 +82,8 @@ def test_any_text_is_a_spec_or_refused(tmp_path_factory: pytest.TempPathFactory,
 def test_the_example_is_a_spec() -> None:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'pactune[sweep]'")
     asked = read_spec(ROOT / "examples" / "sweep_digits.toml")
-    assert len(cells_of(asked.grid)) == 18
-    assert isinstance(asked.build(**cells_of(asked.grid)[-1].values), pt.Tuner)
+    assert len(scalar_cells(asked.grid)) == 18
+    assert isinstance(asked.build(**scalar_cells(asked.grid)[-1]), pt.Tuner)
     assert asked.settings["outer_steps"] == 20
     assert {"cpus", "gpus", "retries", "test"} <= set(asked.settings)
 

@@ -9,10 +9,9 @@ import pytest
 
 import pactune as pt
 from pactune.sweeps import CellResult
-from pactune.sweeps.board import CellState
-from pactune.sweeps.grid import Cell
-from pactune.sweeps.plan import CellFit
-from pactune.sweeps.run import _opened
+from pactune.sweeps.cell_settings import CellFit
+from pactune.sweeps.cell_state import CellState
+from pactune.sweeps.run import _open_folder
 from pactune.sweeps.worker import Failure
 from pactune.tracking import Journal
 from pactune.tracking.journal import JOURNAL
@@ -38,7 +37,7 @@ def test_a_cell_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sweep" / "cells").mkdir(parents=True)
     (tmp_path / "sweep" / "cells" / "seed=0").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(pt.RunFolderError, match="is a link"):
-        CellState(Cell({"seed": 0}), tmp_path / "sweep", FIT)
+        CellState({"seed": 0}, tmp_path / "sweep", FIT)
 
 
 def test_a_traceback_is_not_written_through_a_link(tmp_path: Path) -> None:
@@ -46,8 +45,8 @@ def test_a_traceback_is_not_written_through_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "cells" / "seed=0"
     folder.mkdir(parents=True)
     (folder / "error.txt").symlink_to(tmp_path / "precious")
-    state = CellState(Cell({"seed": 0}), tmp_path, FIT)
-    state.close(Failure("it failed", "a trace"))
+    state = CellState({"seed": 0}, tmp_path, FIT)
+    state.end(Failure("it failed", "a trace"))
     assert state.status == "failed"
     assert (tmp_path / "precious").read_text() == "precious"
 
@@ -67,17 +66,17 @@ def test_crafted_lines_of_a_cell_leave_it_to_be_run(line: dict[str, Any], tmp_pa
     (tmp_path / "cells" / "seed=0").mkdir(parents=True)
     with Journal(tmp_path / "cells" / "seed=0") as journal:
         journal.extend([line])
-    state = CellState(Cell({"seed": 0}), tmp_path, FIT)
+    state = CellState({"seed": 0}, tmp_path, FIT)
     assert state.status == "waiting"
     assert CellResult.of(state).ending == {}
 
 
 def test_a_damaged_first_line_does_not_refuse_a_sweep(tmp_path: Path) -> None:
-    with _opened(tmp_path) as (_, journal):
+    with _open_folder(tmp_path) as (_, journal):
         journal.append("sweep", grid={"seed": [0]})
         journal.append("cell", name="seed=0", status="completed", attempts=1)
     data = bytearray((tmp_path / JOURNAL).read_bytes())
     data[12] ^= 1
     (tmp_path / JOURNAL).write_bytes(data)
-    with _opened(tmp_path) as (root, _):
+    with _open_folder(tmp_path) as (root, _):
         assert root == tmp_path.resolve()

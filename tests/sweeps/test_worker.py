@@ -13,11 +13,10 @@ from torch import nn
 
 import pactune as pt
 from pactune.report.sweep import SweepTables, mean_lines, write_sweep_page
-from pactune.sweeps import show, worker
-from pactune.sweeps.board import CellState
-from pactune.sweeps.folder import find_ending
-from pactune.sweeps.grid import Cell
-from pactune.sweeps.plan import CellFit
+from pactune.sweeps import display, worker
+from pactune.sweeps.cell_journal import find_ending
+from pactune.sweeps.cell_settings import CellFit
+from pactune.sweeps.cell_state import CellState
 from pactune.sweeps.result import CellResult, SweepResult
 from pactune.sweeps.worker import CellTask, Failure, run_cell
 from pactune.tracking import Journal, read_journal
@@ -54,8 +53,8 @@ def payload_fixture(monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 
 def run(root: Path, fit: CellFit, payload: bytes, seed: int = 0) -> CellState:
-    state = CellState(Cell({"seed": seed}), root, fit)
-    state.close(run_cell(CellTask(state.cell.values, state.folder, fit, threads=1), payload))
+    state = CellState({"seed": seed}, root, fit)
+    state.end(run_cell(CellTask(state.cell, state.folder, fit, threads=1), payload))
     return state
 
 
@@ -97,7 +96,7 @@ def test_a_journal_with_a_damaged_row_is_healed(root: Path, payload: bytes) -> N
     run(root, fit_for(2), payload)
     journal = root / "cells" / "seed=0" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'"kind": "row"', b'"kind": "r', 1))
-    assert CellState(Cell({"seed": 0}), root, fit_for(2)).status == "waiting"
+    assert CellState({"seed": 0}, root, fit_for(2)).status == "waiting"
     state = run(root, fit_for(2), payload)
     assert state.status == "completed"
     assert [row["outer_step"] for row in CellResult.of(state).rows] == [1, 2]
@@ -122,7 +121,7 @@ def test_a_folder_that_is_still_held_is_waited_for(root: Path, payload: bytes, m
     monkeypatch.setattr(worker.time, "sleep", nap)
     assert run(root, fit_for(1), payload).status == "completed"
     assert len(naps) == 1
-    monkeypatch.setattr(worker, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(worker, "BUSY_SECONDS", -1.0)
     with Journal(folder):
         assert "in use by another run" in run_cell(CellTask({"seed": 0}, folder, fit_for(2), 1), payload).error
 
@@ -146,19 +145,19 @@ def test_what_build_may_do_wrong(root: Path, made: Any, words: str, monkeypatch:
 def test_plain_lines_are_throttled_and_tell_failures_once(
     root: Path, payload: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    states = [CellState(Cell({"seed": seed}), root, fit_for(1)) for seed in range(2)]
-    with show.showing(True, 1) as shown:
+    states = [CellState({"seed": seed}, root, fit_for(1)) for seed in range(2)]
+    with display.open_display(True, 1) as shown:
         shown(states)
         assert capsys.readouterr().err == ""
-        states[0].close(Failure("ValueError: no", ""))
+        states[0].end(Failure("ValueError: no", ""))
         shown(states)
         shown(states)
         assert capsys.readouterr().err == "sweep: seed=0 failed: ValueError: no\n"
-        states[1].give_up()
+        states[1].interrupt()
         shown(states)
         shown(states)
         assert capsys.readouterr().err == "sweep: 0/2 cells done, 1 failed, 1 interrupted; 0/2 outer steps\n"
-    with show.showing(None, 1) as silent:
+    with display.open_display(None, 1) as silent:
         silent(states)
     assert capsys.readouterr().err == ""
 
@@ -166,17 +165,17 @@ def test_plain_lines_are_throttled_and_tell_failures_once(
 def test_the_live_table_puts_running_cells_first(root: Path) -> None:
     from rich.console import Console
 
-    states = [CellState(Cell({"seed": seed}), root, fit_for(5)) for seed in range(30)]
+    states = [CellState({"seed": seed}, root, fit_for(5)) for seed in range(30)]
     for state in states[:29]:
-        state.close(Failure("no", ""))
+        state.end(Failure("no", ""))
     states[29].folder.mkdir(parents=True)
     with Journal(states[29].folder) as journal:
         journal.append("start")
         journal.append("row", outer_step=1, objective=0.25)
-    states[29].watch.look()
+    states[29].progress.refresh()
     console = Console(width=100)
     with console.capture() as captured:
-        console.print(show._view(states, 5))
+        console.print(display.live_table(states, 5))
     lines = captured.get().splitlines()
     assert lines[1].split() == ["seed=29", "running", "1/5", "0.25", "1"]
     assert "and 10 more" in lines[21]
@@ -184,8 +183,8 @@ def test_the_live_table_puts_running_cells_first(root: Path) -> None:
 
 
 def test_the_report_of_cells_that_all_failed(root: Path) -> None:
-    state = CellState(Cell({"seed": 0, "clip": None}), root, fit_for(1))
-    state.close(Failure("ValueError: <no>", "trace"))
+    state = CellState({"seed": 0, "clip": None}, root, fit_for(1))
+    state.end(Failure("ValueError: <no>", "trace"))
     found = SweepResult(root, [CellResult.of(state)], build, {})
     assert found.status == "failed"
     text = found.write_report().read_text(encoding="utf-8")
@@ -195,8 +194,8 @@ def test_the_report_of_cells_that_all_failed(root: Path) -> None:
 
 def test_means_over_seeds_count_only_cells_that_are_done(root: Path, payload: bytes, tmp_path: Path) -> None:
     states = [run(root, fit_for(2), payload, seed) for seed in range(3)]
-    failed = CellState(Cell({"seed": 3}), root, fit_for(2))
-    failed.close(Failure("no", ""))
+    failed = CellState({"seed": 3}, root, fit_for(2))
+    failed.end(Failure("no", ""))
     found = SweepResult(root, [CellResult.of(state) for state in [*states, failed]], build, {})
     tables = SweepTables(["seed"], found.table, found.history, found.plain, {"seed=0": ["a warning"]})
     risks = [cell.kept["valid_risk"] for cell in found.cells[:3]]

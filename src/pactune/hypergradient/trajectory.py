@@ -29,7 +29,7 @@ from pactune.hypergradient.records import (
 )
 from pactune.objectives.base import Measured, Objective, PathContext
 from pactune.objectives.stacked import measure_runs, summand_of_runs
-from pactune.parallel import SINGLE_RANK, Ranks, collect, share, spread, sum_trees
+from pactune.parallel import SINGLE_RANK, Ranks, copy_to_shards, shard_batch, sum_over_shards, sum_trees
 from pactune.problem.data import Batch
 from pactune.problem.inner_problem import InnerProblem
 from pactune.streams import seed_forward
@@ -213,7 +213,7 @@ class Trajectory:
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
         for batch in source.epoch():
             self._seed(key)
-            own, weight = share(batch, self.ranks.shard, self.ranks.shards)
+            own, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
             with torch.enable_grad():
                 part = weight * batch.rows * self.problem.valid_risk(params, lambdas, clone(state.buffers), own)
             part = part if derivatives else part.detach()  # a forward may enable gradients for its own inputs
@@ -255,9 +255,9 @@ class Trajectory:
         params, hyper, buffers = at
         if self.ranks.shards == 1:
             return _gradient(risk(params, hyper, buffers, batch), params, graph=graph)
-        part, weight = share(batch, self.ranks.shard, self.ranks.shards)
-        here, lambdas = spread(self.ranks, params, hyper) if graph else (params, hyper)
-        return collect(self.ranks, _gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
+        part, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
+        here, lambdas = copy_to_shards(self.ranks, params, hyper) if graph else (params, hyper)
+        return sum_over_shards(self.ranks, _gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
 
     def _pair(self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool) -> GradientPair:
         """Return the two gradients, the second on a stream of its own where there is one."""

@@ -1,4 +1,4 @@
-"""Thin adapters of `CoherenceMonitor` to tools that people already have; each imports its package itself.
+"""Thin adapters of `CoherenceMonitor` to Lightning, Optuna and Ray Tune. Each module imports its package by itself.
 
 - `pactune.integrations.lightning`: `CoherenceCallback`.
 - `pactune.integrations.optuna`: `CoherenceObjective`, `report`, `score`, `best_trial`.

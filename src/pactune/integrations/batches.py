@@ -1,4 +1,4 @@
-"""Validation batches without end, drawn without a trace."""
+"""Endless validation batches that leave the global random generators unchanged."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from pactune.errors import DataError, SettingError
 from pactune.problem.data.source import seeded
 from pactune.streams import Streams
 
-__all__ = ["Endless"]
+__all__ = ["EndlessBatches"]
 
 NOTHING = object()
 
 
-class Endless:
-    """The batches of a `DataLoader` or another collection, over and over.
+class EndlessBatches:
+    """Repeats the batches of a `DataLoader` or a list without end.
 
-    A `DataLoader` draws from the global generator whenever it starts, even without shuffling, which would change the
-    run that is watched. Here it draws from a stream of its own, and so does a generator that the loader or its sampler
-    holds. The order is therefore a function of `seed`, and the reading position is two numbers.
+    A `DataLoader` draws from the global generator whenever it starts, even without shuffling. This would change the
+    run that is monitored. Here the global generators, and those of the loader and its sampler, are seeded while a batch
+    is drawn, and restored afterwards. The order of the batches is therefore a function of `seed`, and two numbers
+    describe the reading position.
 
     Args:
-        batches: anything that can be iterated again and again.
-        seed: of the loader's order.
+        batches: a `DataLoader`, or another collection that can be iterated many times.
+        seed: of the order of the batches.
 
     Example:
-        >>> endless = Endless([1, 2, 3])
+        >>> endless = EndlessBatches([1, 2, 3])
         >>> [endless.take() for _ in range(5)]
         [1, 2, 3, 1, 2]
-        >>> again = Endless([1, 2, 3])
+        >>> again = EndlessBatches([1, 2, 3])
         >>> again.load_state_dict(endless.state_dict())
         >>> again.take()
         3
@@ -45,7 +46,7 @@ class Endless:
         self.restart()
 
     def restart(self) -> None:
-        """Go back to the beginning."""
+        """Go back to the first batch."""
         self._reader: Iterator[Any] = iter(())
         self._taken, self._start = 0, 0
 
@@ -53,7 +54,7 @@ class Endless:
         """Return the next batch.
 
         Raises:
-            DataError: there is none.
+            DataError: the collection is empty.
         """
         key = self._streams.key("valid batch", self._taken)
         with _seeded(self._batches, key):
@@ -69,14 +70,14 @@ class Endless:
         return batch
 
     def state_dict(self) -> dict[str, int]:
-        """Return the reading position: how many batches were taken, and how many before the present pass."""
+        """Return the reading position: the number of batches taken, and the number taken before the present pass."""
         return {"taken": self._taken, "start": self._start}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the batches of the present pass are read again.
+        """Continue from a position that `state_dict` returned. The batches of the present pass are read again.
 
         Raises:
-            SettingError: the state is not that of a reader.
+            SettingError: the state is no reading position.
         """
         taken, start = (state.get(name) if isinstance(state, Mapping) else None for name in ("taken", "start"))
         if not (isinstance(taken, int) and isinstance(start, int) and 0 <= start <= taken):
@@ -89,7 +90,7 @@ class Endless:
 
 @contextmanager
 def _seeded(batches: object, key: int) -> Iterator[None]:
-    """Seed the global generators and those that a loader holds, and put them back."""
+    """Seed the global generators and those of a loader, and restore them on exit."""
     sampler, batch_sampler = getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)
     holders = (batches, sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
     held = {id(g): g for one in holders if isinstance(g := getattr(one, "generator", None), torch.Generator)}

@@ -1,4 +1,4 @@
-"""Optional packages, imported where they are used."""
+"""Importing optional packages where they are used."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 from pactune.errors import PactuneError
 
-__all__ = ["MissingPackageError", "needed"]
+__all__ = ["MissingPackageError", "import_extra"]
 
 
 class MissingPackageError(PactuneError, ImportError):
     """An optional package is not installed; the message says which extra brings it."""
 
 
-def needed(module: str, *, extra: str) -> Any:
-    """Return an optional module.
+def import_extra(module: str, *, extra: str) -> Any:
+    """Import and return an optional module.
 
     Raises:
         MissingPackageError: it is not installed.
 
     Example:
-        >>> needed("math", extra="none").sqrt(4.0)
+        >>> import_extra("math", extra="none").sqrt(4.0)
         2.0
     """
     try:

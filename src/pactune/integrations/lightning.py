@@ -1,4 +1,4 @@
-"""Lightning: a callback that watches a run and logs Eq. 5, for checkpoints, early stopping and studies."""
+"""Lightning: a callback that monitors a run and logs Eq. 5, for checkpoints, early stopping and studies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from pactune.errors import DivergenceError, SettingError
-from pactune.integrations.batches import Endless
-from pactune.integrations.extras import needed
+from pactune.integrations.batches import EndlessBatches
+from pactune.integrations.extras import import_extra
 from pactune.integrations.reading import Zeta
 from pactune.monitor import CoherenceMonitor
 from pactune.monitor.checks import as_zeta
@@ -18,11 +18,11 @@ from pactune.monitor.checks import as_zeta
 __all__ = ["CoherenceCallback"]
 
 PREFIX = "coherence/"  # of the names under which values are logged
-_Callback: Any = needed("lightning.pytorch.callbacks", extra="lightning").Callback
+_Callback: Any = import_extra("lightning.pytorch.callbacks", extra="lightning").Callback
 
 
 class CoherenceCallback(_Callback):  # type: ignore[misc]
-    """Feeds a `CoherenceMonitor` at every optimizer step; logs `coherence/regularizer` and `coherence/objective`.
+    """Calls a `CoherenceMonitor` at every optimizer step, and logs `coherence/regularizer` and `coherence/objective`.
 
     The training gradient is the one that Lightning has just computed, so that a measured step costs one validation
     gradient. The validation gradient is computed in the trainer's precision, and steps that the gradient scaler skips
@@ -59,13 +59,13 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
         self.zeta, self.risk = zeta, risk
         self.monitor: CoherenceMonitor | None = None
         self._lr: float | None = None
-        self._valid = Endless(valid, seed=settings.get("seed", 0))
+        self._valid = EndlessBatches(valid, seed=settings.get("seed", 0))
         self._settings = {"loss": loss, "batch_loss": batch_loss, "weight_decay": weight_decay, **settings}
         self._state: dict[str, Any] | None = None
         self._seen = -1  # the optimizer step that was counted last
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Make the monitor, once the optimizer is known, and take up the state of a checkpoint."""
+        """Make the monitor for the optimizer of the run, and load the state of a checkpoint."""
         if len(trainer.optimizers) != 1:
             raise SettingError(f"CoherenceCallback needs one optimizer, this run has {len(trainer.optimizers)}")
         (optimizer,) = trainer.optimizers
@@ -109,7 +109,7 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
         return {"monitor": self.monitor.state_dict(), "valid": self._valid.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was taken.
+        """Keep the state of a checkpoint until training starts.
 
         Raises:
             SettingError: the state is not that of a CoherenceCallback.
@@ -119,7 +119,7 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
         self._state = state_dict or None
 
     def _log(self, module: Any) -> None:
-        """Log Eq. 5; infinite after a divergence."""
+        """Log Eq. 5; the values are infinite after a divergence."""
         trainer, monitor = module.trainer, self.monitor
         if trainer.sanity_checking or monitor is None:
             return
@@ -135,7 +135,7 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
             module.log(f"{PREFIX}{name}", value)
 
     def _check_stride(self, trainer: Any, steps: float) -> None:
-        """Raise when a validation comes before a measured step and somebody reads the values there."""
+        """Raise if a callback or scheduler reads the values at a validation before the first measured step."""
         assert self.monitor is not None
         readers = _readers(trainer)
         if readers and not self.monitor.measured and steps < self.monitor.every:
@@ -154,14 +154,14 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
 
 
 def _prepared(trainer: Any, batch: Any) -> Any:
-    """Return a batch as Lightning gives it to the module: in the type, after the hooks and on the device."""
+    """Return a batch as Lightning passes it to the module: converted, after the hooks, and on the device."""
     batch = trainer.precision_plugin.convert_input(batch)
     batch = trainer.lightning_module._on_before_batch_transfer(batch)
     return trainer.strategy.batch_to_device(batch)
 
 
 def _grad_scale(trainer: Any, optimizer: Any) -> float:
-    """Return the factor on `.grad`: Lightning divides by the scaler's, unless a fused optimizer does so itself."""
+    """Return the factor in `.grad`: Lightning has divided by it already, unless a fused optimizer does so itself."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None or not getattr(optimizer, "_step_supports_amp_scaling", False):
         return 1.0
@@ -169,7 +169,7 @@ def _grad_scale(trainer: Any, optimizer: Any) -> float:
 
 
 def _readers(trainer: Any) -> list[str]:
-    """Return the callbacks and schedulers that read a value of ours at every validation."""
+    """Return the names of the callbacks and schedulers that read one of our values at every validation."""
     if trainer.fast_dev_run:
         return []
     named = [(type(one).__name__, getattr(one, "monitor", None)) for one in trainer.callbacks]
@@ -178,8 +178,8 @@ def _readers(trainer: Any) -> list[str]:
 
 
 def _steps_to_validation(trainer: Any) -> float:
-    """Return the most optimizer steps that can come before the first validation; infinite where nobody knows."""
-    if trainer.val_check_batch is None:  # validation by the clock
+    """Return the largest possible number of optimizer steps before the first validation; infinite if unknown."""
+    if trainer.val_check_batch is None:  # validation after a time, not after a number of batches
         return math.inf
     epochs = trainer.check_val_every_n_epoch or 1
     batches = (epochs - 1) * trainer.num_training_batches + trainer.val_check_batch
@@ -187,7 +187,7 @@ def _steps_to_validation(trainer: Any) -> float:
 
 
 def _call_after(module: Any, name: str, then: Callable[[], None]) -> None:
-    """Call `then` once, after the module's own hook `name`, which Lightning calls after those of callbacks."""
+    """Call `then` once, after the module's hook `name`. Lightning calls that hook after the hooks of callbacks."""
     own, attributes = getattr(module, name), vars(module)
     before = {name: attributes[name]} if name in attributes else {}
 

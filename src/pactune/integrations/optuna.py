@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pactune.errors import DivergenceError, SettingError
-from pactune.integrations.extras import needed
+from pactune.integrations.extras import import_extra
 from pactune.integrations.reading import RiskReading, Score, Zeta, as_reading
 from pactune.monitor.checks import as_zeta
 
@@ -17,18 +17,18 @@ ATTRIBUTE = "coherence"  # a trial's user attribute: the parts of Eq. 5 at every
 
 
 def report(trial: Any, reading: RiskReading, *, zeta: Zeta, step: int) -> Score:
-    """Report Eq. 5 of a running trial, note its parts in the trial's user attributes, and prune where Optuna says so.
+    """Report Eq. 5 of a running trial, store its parts in the trial's user attributes, and prune if Optuna says so.
 
     Args:
         trial: an `optuna.Trial`.
         reading: monitor, validation risk and, for "theory", the learning rate.
         zeta: a number ≥ 0, or "theory".
-        step: the epoch, or whatever the pruner counts.
+        step: the epoch, or another number by which the pruner compares trials.
 
     Raises:
-        optuna.TrialPruned: the pruner gives the trial up, or training diverged.
+        optuna.TrialPruned: the pruner ends the trial, or training diverged.
     """
-    optuna = needed("optuna", extra="optuna")
+    optuna = import_extra("optuna", extra="optuna")
     try:
         found = reading.score(zeta)
     except DivergenceError as error:
@@ -81,7 +81,7 @@ class CoherenceObjective:
         as_zeta(self.zeta, 1.0, 1.0)
 
     def __call__(self, trial: Any) -> float:
-        """Run one trial and return what the study minimises."""
+        """Run one trial and return the value that the study minimises."""
         values: list[float] = []
         for step, given in enumerate(self.train(trial)):
             values.append(report(trial, as_reading(given), zeta=self.zeta, step=step).objective)
@@ -91,18 +91,18 @@ class CoherenceObjective:
 
 
 def score(trial: Any, *, zeta: Zeta, keep: Literal["last", "best"] = "last") -> dict[str, float]:
-    """Return Eq. 5 of a finished trial at any ζ, from the parts that `report` noted; nothing is trained again.
+    """Return Eq. 5 of a finished trial at any ζ, from the parts that `report` stored. No training is repeated.
 
     Args:
         trial: an `optuna.trial.FrozenTrial`.
-        zeta: a number ≥ 0, or "theory", for which the learning rate must have been noted.
+        zeta: a number ≥ 0, or "theory", for which the learning rate must have been reported.
         keep: the last report of the trial, or the one of the least Eq. 5.
 
     Returns:
         `objective`, `valid_risk`, `regularizer`, `zeta` and the `step`.
 
     Raises:
-        SettingError: the trial has no such notes.
+        SettingError: the trial has no parts of Eq. 5.
     """
     rows: Sequence[dict[str, Any]] = trial.user_attrs.get(ATTRIBUTE, [])
     if not rows:
@@ -112,7 +112,7 @@ def score(trial: Any, *, zeta: Zeta, keep: Literal["last", "best"] = "last") -> 
 
 
 def best_trial(study: Any, *, zeta: Zeta, keep: Literal["last", "best"] = "last") -> Any:
-    """Return the completed trial of the least Eq. 5 at ζ, whatever the study itself minimised.
+    """Return the completed trial with the least Eq. 5 at ζ. The study may have minimised another value.
 
     Raises:
         SettingError: no trial was completed.

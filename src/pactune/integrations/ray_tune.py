@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pactune.integrations.extras import needed
+from pactune.integrations.extras import import_extra
 from pactune.integrations.reading import RiskReading, Zeta
 
 __all__ = ["report"]
@@ -19,15 +19,15 @@ def report(reading: RiskReading, *, zeta: Zeta, checkpoint: Any = None, **metric
         reading: monitor, validation risk and, for "theory", the learning rate.
         zeta: a number ≥ 0, or "theory".
         checkpoint: a `ray.tune.Checkpoint`.
-        metrics: what else to report.
+        metrics: further values to report.
 
     Returns:
-        What was reported.
+        The reported values.
 
     Raises:
         DivergenceError: the risk or the regularizer is not finite; Ray then counts the trial as failed.
     """
-    tune = needed("ray.tune", extra="ray")
+    tune = import_extra("ray.tune", extra="ray")
     found = {**metrics, **reading.score(zeta)._asdict()}
     tune.report(found, checkpoint=checkpoint)
     return found

@@ -1,4 +1,4 @@
-"""What a training loop hands to a study: the monitor, the validation risk, and what follows from them."""
+"""The monitor and the validation risk that a training loop passes to a study, and Eq. 5 computed from them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Score(NamedTuple):
 
 
 class RiskReading(NamedTuple):
-    """The state of a training run between two epochs.
+    """The values of Eq. 5 at one point of a training run, usually the end of an epoch.
 
     Attributes:
-        monitor: has measured the run so far.
+        monitor: of the run.
         valid_risk: R_V of the model as it stands, on the whole validation set.
         lr: the learning rate, for `zeta="theory"` only.
     """
@@ -50,7 +50,7 @@ class RiskReading(NamedTuple):
 
 
 def as_reading(given: object) -> RiskReading:
-    """Return what a training function yielded as a `RiskReading`."""
+    """Return the tuple that a training function yielded as a `RiskReading`."""
     if isinstance(given, tuple) and 2 <= len(given) <= 3 and isinstance(given[0], CoherenceMonitor):
         return RiskReading(*given)
     raise SettingError(

@@ -1,4 +1,4 @@
-"""What a monitor accepts, checked at its edge."""
+"""The checks of a monitor's arguments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_decay(value: object) -> None:
 
 
 def check_modules(model: object, loss: object, batch_loss: object) -> None:
-    """Raise unless there is a model and one way to its loss."""
+    """Raise unless there is a model, and either `loss` or `batch_loss`."""
     if not isinstance(model, nn.Module):
         raise SettingError(f"`model` must be an nn.Module, got {type(model).__name__}")
     if type(model).__name__ in ("FullyShardedDataParallel", "FSDP"):
@@ -55,7 +55,7 @@ def check_modules(model: object, loss: object, batch_loss: object) -> None:
 
 
 def check_numbers(every: object, seed: object, on_nonfinite: object) -> None:
-    """Raise unless the settings of the measurement keep their rules."""
+    """Raise unless `every`, `seed` and `on_nonfinite` keep their rules."""
     check_count("every", every)
     check_seed("seed", seed)
     check_choice("on_nonfinite", on_nonfinite, ("raise", "skip"))
@@ -73,7 +73,7 @@ def as_risk(value: object) -> float:
 
 
 def as_zeta(zeta: object, lr: object, beta: object) -> float:
-    """Return ζ as a number."""
+    """Return ζ as a number; "theory" is √(β·lr/4)."""
     if not isinstance(zeta, str) or zeta != "theory":
         check_number("zeta", zeta, Rule('a finite number ≥ 0 or "theory"', NOT_NEGATIVE.holds))
         return float(cast(float, zeta))
@@ -87,7 +87,7 @@ def positive(name: str, value: object) -> float:
 
 
 def check_state(state: object, settings: Mapping[str, int]) -> None:
-    """Raise unless `state` comes from a monitor of the same settings."""
+    """Raise unless `state` is that of a monitor with the same settings."""
     wanted = {"total", "steps", "measured", *settings}
     if not isinstance(state, Mapping) or set(state) != wanted:
         raise SettingError(f"`state` must be the state_dict of a monitor, with {sorted(wanted)}")

@@ -1,4 +1,4 @@
-"""`CoherenceMonitor`: the regularizer of Eq. 5, measured inside a training loop that somebody else owns."""
+"""`CoherenceMonitor`: measures the regularizer of Eq. 5 inside any training loop."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pactune.monitor.checks import as_risk, as_zeta, check_modules, check_number
 from pactune.monitor.gradients import (
     BatchLoss,
     as_batch_loss,
-    buffer_places,
+    buffer_slots,
     forked,
     mean_over_processes,
     precise,
     risk_of,
     stored_gradient,
-    training,
 )
 from pactune.monitor.penalties import as_decay, as_penalty
 from pactune.objectives.base import check_bound, clip
+from pactune.problem.modules import restored_mode
 from pactune.problem.tensor_slots import call_with
 from pactune.streams import Streams
 from pactune.trees import Params, clone, split, sub
@@ -36,27 +36,27 @@ Decay = float | Mapping[str, float] | torch.optim.Optimizer
 
 
 class CoherenceMonitor:
-    """Accumulates Y = Σ_t ‖∇R_T(θ_t) − ∇R_V(θ_t)‖² along somebody else's training, for Eq. 5 as a score.
+    """Accumulates Y = Σ_t ‖∇R_T(θ_t) − ∇R_V(θ_t)‖² in a training loop of your own, for Eq. 5 as a score.
 
     Call `step` once per optimizer step, after `backward()` and before `optimizer.step()`, clipping and `zero_grad()`.
     With `train_batch=None` the training gradient is taken from `.grad`, so that the extra cost is one validation
     gradient. Gradients, buffers, generators (CPU and CUDA), mode flags, `requires_grad` and the optimizer stay as they
-    are: a run with the monitor is bit for bit the run without it. Choose it where a loop, a Lightning module or a
-    study exists already, and `Tuner` where hyperparameters are to be tuned by gradient.
+    are: a run with the monitor is bit for bit the run without it. Choose the monitor if you already have a training
+    loop, a Lightning module or a study. Choose `Tuner` to tune hyperparameters by gradient.
 
     Args:
         model: the model that is trained; its trainable parameters are θ. A `DistributedDataParallel` is unwrapped.
         loss: `loss(prediction, target)`, the mean over the rows, without any penalty.
         batch_loss: `batch_loss(model, batch)` instead of `loss`, for batches that are not `(inputs, target)`.
-        penalty: what the training risk has besides the loss: a module with a `penalty` hook such as `WeightDecay`, or a
-            function of a dict of parameters. Leave it out where `.grad` is used and contains it.
+        penalty: the penalty in the training risk: a module with a `penalty` hook such as `WeightDecay`, or a function
+            of a dict of parameters. Leave it out if `.grad` is used and contains it.
         weight_decay: decay that the optimizer applies by itself (AdamW, or `weight_decay=` of any other), so that
             Δ_t contains λθ: a number, a dict by parameter name, or the optimizer, whose groups are read at every step.
         every: measure one step of every `every`, drawn at random in each block and counted `every` times, so that Y is
             unbiased. `due` says whether the next step is measured.
         clip_train: clip ∇R_T to this norm, as in `PACBayes`.
         clip_valid: clip ∇R_V to this norm.
-        on_nonfinite: "raise" when a sum that is not finite is read; "skip" leaves such steps out, as `GradScaler` does.
+        on_nonfinite: "raise" raises when you read a sum that is not finite; "skip" omits such steps, as `GradScaler`.
         average: average gradients computed here over the processes of `torch.distributed`; `.grad` is taken as it is.
         seed: of the forwards' dropout and of the steps that `every` picks.
 
@@ -118,7 +118,7 @@ class CoherenceMonitor:
 
     @property
     def due(self) -> bool:
-        """Whether the next call of `step` measures; when it does not, `step()` needs no batch."""
+        """True if the next call of `step` measures. If it does not, `step()` needs no batch."""
         block, place = divmod(self.steps, self.every)
         return self.every == 1 or place == self._streams.key("pick", block) % self.every
 
@@ -128,7 +128,7 @@ class CoherenceMonitor:
         Args:
             train_batch: the step's mini-batch; None takes ∇R_T from `.grad`, which `backward()` has just filled.
             valid_batch: a validation mini-batch on the model's device.
-            grad_scale: what `.grad` is multiplied with: `scaler.get_scale()` before `scaler.unscale_(optimizer)`.
+            grad_scale: the factor in `.grad`: `scaler.get_scale()` before `scaler.unscale_(optimizer)`.
 
         Returns:
             ‖Δ_t‖² as a tensor, without waiting for the device, or None when the step is not measured.
@@ -205,10 +205,10 @@ class CoherenceMonitor:
         return {"total": float(self._total), **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
+        """Continue from the state that `state_dict` returned.
 
         Raises:
-            SettingError: the state is not one of a monitor with this `every` and `seed`.
+            SettingError: the state is not that of a monitor with this `every` and `seed`.
         """
         check_state(state, {"every": self.every, "seed": self.seed})
         self._total = torch.full_like(self._total, state["total"])
@@ -217,26 +217,28 @@ class CoherenceMonitor:
     # Inner workings
 
     def _home(self) -> torch.device:
-        """Return where Y is kept: on the model's device, except on one without float64."""
+        """Return the device of Y: that of the model, or the CPU if that device has no float64."""
         device = next(self.model.parameters()).device
         return torch.device("cpu") if device.type == "mps" else device
 
     def _parameters(self) -> Params:
-        """Return θ itself: compiled models and recurrent layers keep references that a swap would miss."""
+        """Return the parameters, not copies: compiled models and recurrent layers keep references to them."""
         every = dict(self.model.named_parameters())
         return {name: every[name] for name in self._names if every[name].requires_grad}
 
     def _gradient(self, params: Params, batch: Any, role: str) -> Params:
-        """Return the gradient of a risk; the backward is inside too, since a checkpointed one runs forwards."""
+        """Return the gradient of a risk. A backward pass may rerun forwards, so it must not change the model either."""
 
         def gradient() -> Params:
             risk = risk_of(self._risk, self.model, batch, role)
             return split(torch.autograd.grad(risk, list(params.values()), allow_unused=True), params)[0]
 
-        places, buffers = buffer_places(self.model)
+        slots, buffers = buffer_slots(self.model)
         key = self._streams.key(f"{role} forward", 0, self.steps)
-        with forked(self.model, key), training(self.model), torch.enable_grad():
-            found = call_with([(places, clone(buffers))], gradient)
+        with forked(self.model, key), restored_mode(self.model), torch.enable_grad():
+            if not self.model.training:  # in training mode, parts of the model may be in `eval()` on purpose
+                self.model.train()
+            found = call_with([(slots, clone(buffers))], gradient)
         return mean_over_processes(found) if self._average else found
 
     def _with_penalty(self, gradient: Params, params: Params) -> Params:

@@ -1,4 +1,4 @@
-"""The two gradients of a monitored step, and what must stay as it was while they are computed."""
+"""The two gradients of a monitored step, and the state of the model that computing them must not change."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from pactune.trees import Params, split
 __all__ = [
     "BatchLoss",
     "as_batch_loss",
-    "buffer_places",
+    "buffer_slots",
     "forked",
     "mean_over_processes",
     "precise",
     "risk_of",
     "stored_gradient",
-    "training",
 ]
 
 BatchLoss = Callable[[nn.Module, Any], Tensor]
@@ -45,7 +44,7 @@ def as_batch_loss(loss: Callable[..., Tensor] | None, batch_loss: BatchLoss | No
 
 
 def risk_of(risk: BatchLoss, model: nn.Module, batch: Any, role: str) -> Tensor:
-    """Return the risk of a batch, checked."""
+    """Return the risk of a batch, and check that it is a scalar that can be differentiated."""
     try:
         value = risk(model, batch)
     except (PactuneError, torch.OutOfMemoryError):
@@ -64,7 +63,7 @@ def risk_of(risk: BatchLoss, model: nn.Module, batch: Any, role: str) -> Tensor:
 
 
 def stored_gradient(params: Params, grad_scale: float) -> Params:
-    """Return what `backward()` left in `.grad`; a parameter without one was not used and has gradient 0."""
+    """Return the gradient in `.grad` over `grad_scale`; a parameter without `.grad` was not used and has gradient 0."""
     found = [None if p.grad is None else p.grad.detach() for p in params.values()]
     if all(value is None for value in found):
         raise GradientError(
@@ -75,7 +74,7 @@ def stored_gradient(params: Params, grad_scale: float) -> Params:
 
 
 def precise(tree: Params) -> Params:
-    """Return dense tensors of at least float32; embeddings may have sparse gradients."""
+    """Return dense tensors of at least float32. Gradients of embeddings may be sparse."""
     half = (torch.float16, torch.bfloat16)
     dense = {name: _dense(v) if v.is_sparse else v for name, v in tree.items()}
     return {name: value.float() if value.dtype in half else value for name, value in dense.items()}
@@ -86,7 +85,7 @@ def _dense(value: Tensor) -> Tensor:
 
 
 def mean_over_processes(gradient: Params) -> Params:
-    """Return the mean over all processes, with one collective."""
+    """Return the mean over all processes, which one message computes."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise SettingError("`average=True` needs torch.distributed: call init_process_group first, or leave it out")
     flat = torch.cat([value.reshape(-1) for value in precise(gradient).values()])
@@ -96,33 +95,20 @@ def mean_over_processes(gradient: Params) -> Params:
     return {name: part.view(gradient[name].shape) for name, part in zip(gradient, parts, strict=True)}
 
 
-def buffer_places(model: nn.Module) -> tuple[TensorSlots, Params]:
-    """Return where the buffers live, shared ones in all their places, and the buffers by name."""
-    places, names = TensorSlots(), dict[int, str]()
+def buffer_slots(model: nn.Module) -> tuple[TensorSlots, Params]:
+    """Return the slots of the buffers, all of them for a shared buffer, and the buffers by name."""
+    slots, names = TensorSlots(), dict[int, str]()
     for name, buffer in model.named_buffers(remove_duplicate=False):
-        places.add(names.setdefault(id(buffer), name), *owner(model, name))
-    return places, dict(model.named_buffers())
+        slots.add(names.setdefault(id(buffer), name), *owner(model, name))
+    return slots, dict(model.named_buffers())
 
 
 @contextmanager
 def forked(model: nn.Module, key: int) -> Iterator[None]:
-    """Seed the generators of every device that the model is on, and put them back on exit."""
+    """Seed the generators of every device that the model is on, and restore them on exit."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with GLOBAL_STATE, torch.random.fork_rng(devices=list(devices)):
         torch.default_generator.manual_seed(key)
         for device in devices:
             torch.cuda.default_generators[device.index or 0].manual_seed(key)
         yield
-
-
-@contextmanager
-def training(model: nn.Module) -> Iterator[None]:
-    """Put a model that is in `eval()` into training mode, and every flag back on exit."""
-    flags = {module: module.training for module in model.modules()}
-    if not model.training:
-        model.train()
-    try:
-        yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag

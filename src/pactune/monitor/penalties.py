@@ -66,7 +66,7 @@ def _differentiated(penalty: Callable[[Params], Tensor]) -> PenaltyGradient:
 
 
 def as_decay(decay: object, model: nn.Module) -> list[PenaltyGradient]:
-    """Return λθ for the decay that an optimizer applies by itself."""
+    """Return the gradient λθ of the weight decay that the optimizer applies by itself."""
     names = {id(p): name for name, p in model.named_parameters()}
     if isinstance(decay, torch.optim.Optimizer):
         optimizer = decay

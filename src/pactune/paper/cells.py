@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pactune.columns import Row
 from pactune.results.result import Result
-from pactune.tracking.journal import JOURNAL, read_lines
-from pactune.tuning.grid import cell_name, fit_grid
+from pactune.tracking.journal import read_lines
+from pactune.tracking.status import journal_is_finished
+from pactune.tuning.cells import Cell, cell_name
+from pactune.tuning.grid import fit_grid
 from pactune.tuning.tuner import Tuner
 
-__all__ = ["Cell", "Execution", "find_cells", "is_finished", "parse_name", "run_cells"]
-
-Cell = dict[str, Any]
-ENDED = ("diverged", "converged")  # however few outer steps there are
+__all__ = ["Execution", "run_cells"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ def run_cells(
     Raises:
         KeyboardInterrupt: a run was interrupted; the same call goes on from there.
     """
-    open_cells = [cell for cell in cells if not is_finished(read_lines(folder / cell_name(cell)), outer_steps)]
+    open_cells = [cell for cell in cells if not journal_is_finished(read_lines(folder / cell_name(cell)), outer_steps)]
     execution.report(f"{folder.name}: {len(cells) - len(open_cells)} of {len(cells)} runs are finished")
     arguments: dict[str, Any] = {
         "outer_steps": outer_steps,
@@ -83,39 +80,6 @@ def run_cells(
         _stop_if_interrupted([build(**cell).fit(run_dir=folder / cell_name(cell), **arguments)])
 
 
-def parse_name(name: str) -> Cell:
-    """Return the cell of a folder's name.
-
-    >>> parse_name("zeta=auto,draw=0")
-    {'zeta': 'auto', 'draw': 0}
-    """
-    parts = [part.partition("=") for part in name.split(",")]
-    return {key: _value(text) for key, sign, text in parts if sign}
-
-
-def find_cells(folder: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
-    """Return the cells that have a journal, with their folders."""
-    present = [path.parent for path in folder.glob(f"*/{JOURNAL}")]
-    by_cell = [(parse_name(path.name), path) for path in sorted(present)]
-    return [(cell, path) for cell in cells for found, path in by_cell if found == cell]
-
-
-def is_finished(lines: Sequence[Row], outer_steps: int) -> bool:
-    """Whether a journal says that a run is over: as many outer steps and an end, or an end that nothing follows."""
-    endings = [line["status"] for line in lines if line["kind"] == "end"]
-    if not endings:
-        return False
-    done = len({line["outer_step"] for line in lines if line["kind"] == "row"})
-    return endings[-1] in ENDED or (endings[-1] == "completed" and done >= outer_steps)
-
-
 def _stop_if_interrupted(results: Sequence[Result]) -> None:
     if any(result.status == "interrupted" for result in results):
         raise KeyboardInterrupt
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # whatever a folder may be called
-        return text

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from pactune.columns import Row
 from pactune.errors import DataError, RunFolderError
-from pactune.paper.cells import Cell, find_cells, is_finished
 from pactune.paper.record_schema import COLUMNS, check_groups, check_run, check_study
 from pactune.tracking.documents import marked, parse_json, unmarked
 from pactune.tracking.files import check_name, folder_inside, make_folder, read_plain, write_atomically
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 from pactune.tracking.schema import UnfitError, count
+from pactune.tracking.status import journal_is_finished
+from pactune.tuning.cells import Cell, find_cells
 
 __all__ = ["CELLS", "RunRecord", "StudyRecord", "export_study", "read_studies"]
 
@@ -146,7 +147,7 @@ def _read_study(folder: Path) -> StudyRecord | None:
         for group in groups:
             for cell, path in find_cells(folder_inside(folder.parent, CELLS, group["folder"]), group["cells"]):
                 journal = read_lines(path)
-                finished += is_finished(journal, steps)
+                finished += journal_is_finished(journal, steps)
                 records.append(_record(group["setting"], cell, journal, steps))
         endings = [line for line in lines if line["kind"] == "end"]
         facts = {"versions": starts[-1]["versions"], "began": starts[0].get("time", "")}

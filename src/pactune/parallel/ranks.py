@@ -1,9 +1,9 @@
-"""The ranks of `torch.distributed` as one ranks: who runs which chains, and all that the ranks tell each other.
+"""The ranks of one run: which rank runs which chains, and all messages between ranks.
 
-Every rank holds the same λ, makes the same outer steps and can compute any noise and any mini-batch by itself, since
-all randomness is a function of the seed. So the ranks exchange only sums, the first chain, and the chains of a
-checkpoint. The reductions are explicit: what `DistributedDataParallel` hooks into `.backward()` never sees the
-derivatives of `torch.autograd.grad`.
+Every rank holds the same λ and makes the same outer steps. All randomness is a function of the seed, so a rank can
+compute any noise and any mini-batch by itself. The ranks therefore exchange only sums, the first chain, and the chains
+of a checkpoint. All reductions are explicit, because `DistributedDataParallel` reduces gradients in hooks of
+`.backward()`, and these hooks do not see the derivatives that `torch.autograd.grad` returns.
 """
 
 from __future__ import annotations
@@ -28,37 +28,45 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The ranks of one run, seen from one of them; alone, every method does what a single process needs.
+    """The ranks of one run, as one of them sees them. With one rank no method sends a message.
+
+    The ranks form `count / shards` groups. The ranks of a group run the same chains, and each of them computes its
+    share of the rows of every mini-batch.
 
     Args:
-        rank: this process.
-        ranks: R.
-        shards: how many ranks share a chain.
-        timeout: seconds to wait for the others.
-        device: where a message starts that is not a sum.
+        rank: the number of this process.
+        count: the number of ranks, R.
+        shards: the number of ranks in a group.
+        timeout: seconds to wait for the other ranks.
+        device: the device of the tensors that are sent, except for sums; None is the CPU.
+
+    Attributes:
+        groups: the number of groups.
+        group: the group of this rank.
+        shard: the number of this rank within its group.
     """
 
     def __init__(
         self,
         rank: int = 0,
-        ranks: int = 1,
+        count: int = 1,
         shards: int = 1,
         timeout: float = 1800.0,
         device: torch.device | None = None,
     ) -> None:
-        self.rank, self.count, self.shards = rank, ranks, shards
-        self.groups, self.group, self.shard = ranks // shards, rank // shards, rank % shards
+        self.rank, self.count, self.shards = rank, count, shards
+        self.groups, self.group, self.shard = count // shards, rank // shards, rank % shards
         self._timeout = timedelta(seconds=timeout)
         self._device = device or torch.device("cpu")
-        self._all: Any = None
-        self._sharers: Any = None
+        self._all_ranks: Any = None  # process group of all ranks
+        self._own_group: Any = None  # process group of the ranks that run the same chains
 
     @property
     def leader(self) -> bool:
-        """Whether this rank writes, reads and shows progress for all."""
+        """True on rank 0, which reads and writes files and shows progress for all ranks."""
         return self.rank == 0
 
-    def mine(self, chains: int) -> range:
+    def own_chains(self, chains: int) -> range:
         """Return the numbers of the chains that this rank runs."""
         return range(self.group, chains, self.groups)
 
@@ -66,27 +74,27 @@ class Ranks:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Talk to the other ranks inside; whoever leaves with an error hangs up, so that no rank waits for it."""
+        """Connect to the other ranks. A rank that leaves with an error disconnects, so that no other waits for it."""
         if self.count == 1:
             yield
             return
-        self._open()
+        self._connect()
         try:
             yield
         except BaseException:
-            self.hang_up()
+            self.disconnect()
             raise
 
-    def hang_up(self) -> None:
-        """Close the connections: a rank that waits for this one gets a `RankError`."""
-        groups, self._all, self._sharers = (self._all, self._sharers), None, None
+    def disconnect(self) -> None:
+        """Close the connections. Every rank that waits for this one gets a `RankError`."""
+        groups, self._all_ranks, self._own_group = (self._all_ranks, self._own_group), None, None
         for group in groups:
             if group is not None:
                 dist.destroy_process_group(group)
 
-    def _open(self) -> None:
-        """Make process groups of our own, which can be closed without touching the user's."""
-        if self._all is not None:
+    def _connect(self) -> None:
+        """Make process groups for this run, so that closing them leaves the user's process group open."""
+        if self._all_ranks is not None:
             return
         try:
             self._make_groups()
@@ -95,24 +103,29 @@ class Ranks:
 
     def _make_groups(self) -> None:
         make = functools.partial(dist.new_group, timeout=self._timeout)
-        self._all = make(list(range(self.count)))
+        self._all_ranks = make(list(range(self.count)))
         if self.shards > 1:
             firsts = range(0, self.count, self.shards)
-            every = [make(list(range(first, first + self.shards))) for first in firsts]  # all ranks make all groups
-            self._sharers = every[self.group]
+            # `new_group` must be called on every rank for every group, also for those of other ranks.
+            groups = [make(list(range(first, first + self.shards))) for first in firsts]
+            self._own_group = groups[self.group]
 
-    # Sums
+    # Sums and means
 
     def sum_shards(self, flat: Tensor) -> Tensor:
-        """Return the sum over the ranks that share this rank's chains."""
+        """Return the sum over the ranks of this rank's group."""
         if self.shards == 1:
             return flat
         total = flat.detach().clone()
-        self._talk(lambda: dist.all_reduce(total, group=self._sharers))
+        self._communicate(lambda: dist.all_reduce(total, group=self._own_group))
         return total
 
     def mean(self, trees: Sequence[Params]) -> Params:
-        """Return the mean over all chains of all ranks, given those of this rank; empty for none."""
+        """Return the mean over all chains of all ranks; empty if `trees` is.
+
+        Args:
+            trees: one per chain of this rank.
+        """
         if not trees:
             return {}
         total = functools.reduce(add, trees)
@@ -123,92 +136,110 @@ class Ranks:
         return unflatten(self._mean(flatten(total), len(trees)), total)
 
     def mean_value(self, values: Tensor) -> Tensor:
-        """Return the mean of one number per chain over all chains of all ranks. Shape ()."""
+        """Return the mean over all chains of all ranks. Shape ().
+
+        Args:
+            values: one number per chain of this rank. Shape (chains of this rank,).
+        """
         return values.mean() if self.groups == 1 else self._mean(values.sum().reshape(1), len(values)).reshape(())
 
     def _mean(self, total: Tensor, count: int) -> Tensor:
-        """Divide the sum over all ranks by the sum of the counts; of the ranks that share a chain one contributes."""
+        """Return the sum of all totals over the sum of all counts; one rank of each group contributes."""
         flat = torch.cat([total, total.new_tensor([float(count)])])
         if self.shard:
             flat = torch.zeros_like(flat)
-        self._talk(lambda: dist.all_reduce(flat, group=self._all))
+        self._communicate(lambda: dist.all_reduce(flat, group=self._all_ranks))
         return flat[:-1] / flat[-1]
 
-    # Telling and asking
+    # Values of rank 0 and of all ranks
 
     def from_leader(self, state: T) -> T:
-        """Return the first rank's tensors in place of this rank's, which are of the same shapes."""
+        """Return the state of rank 0.
+
+        Args:
+            state: of this rank; its tensors have the shapes and dtypes of those on rank 0.
+        """
         if self.groups == 1:
             return state
         flat = pack(state)
-        self._talk(lambda: dist.broadcast(flat, src=0, group=self._all))
+        self._communicate(lambda: dist.broadcast(flat, src=0, group=self._all_ranks))
         return unpack(flat, state)
 
     def numbers_from_leader(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row of a history with the first rank's numbers, so that all ranks have the same history."""
-        floats = [name for name, value in row.items() if isinstance(value, float)]
-        if self.count == 1 or not floats:
+        """Return a row of a history with the floats of rank 0, so that all ranks have the same history."""
+        names = [name for name, value in row.items() if isinstance(value, float)]
+        if self.count == 1 or not names:
             return dict(row)
-        told = torch.tensor([row[name] for name in floats], dtype=torch.float64, device=self._device)
-        self._talk(lambda: dist.broadcast(told, src=0, group=self._all))
-        return {**row, **dict(zip(floats, told.tolist(), strict=True))}
+        numbers = torch.tensor([row[name] for name in names], dtype=torch.float64, device=self._device)
+        self._communicate(lambda: dist.broadcast(numbers, src=0, group=self._all_ranks))
+        return {**row, **dict(zip(names, numbers.tolist(), strict=True))}
 
     def object_from_leader(self, value: Any) -> Any:
-        """Return the first rank's object; tensors in it must be on the CPU."""
-        told = [value]
+        """Return the object of rank 0. Tensors in it must be on the CPU."""
+        objects = [value]
         if self.count > 1:
-            self._talk(lambda: dist.broadcast_object_list(told, src=0, group=self._all, device=self._device))
-        return told[0]
+            self._communicate(
+                lambda: dist.broadcast_object_list(objects, src=0, group=self._all_ranks, device=self._device)
+            )
+        return objects[0]
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank says so."""
+        """Return True if the flag is True on at least one rank."""
         if self.count == 1:
             return flag
-        told = torch.tensor([int(flag)], device=self._device)
-        self._talk(lambda: dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._all))
-        return bool(told)
+        largest = torch.tensor([int(flag)], device=self._device)
+        self._communicate(lambda: dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._all_ranks))
+        return bool(largest)
 
-    def gather(self, mine: Sequence[T], chains: int) -> list[T]:
-        """Return the states of all chains on the first rank, in order; elsewhere those that are there already."""
+    def gather(self, states: Sequence[T], chains: int) -> list[T]:
+        """Return the states of all chains in order on rank 0, and `states` on every other rank.
+
+        Args:
+            states: of the chains of this rank.
+            chains: the number of chains of all ranks.
+        """
         if self.groups == 1 or self.shard:
-            return list(mine)
+            return list(states)
         if not self.leader:
-            for state in mine:
+            for state in states:
                 flat = pack(state).to(self._device)
-                self._talk(functools.partial(dist.send, flat, dst=0, group=self._all))
-            return list(mine)
-        return [mine[c // self.groups] if c % self.groups == 0 else self._receive(mine[0], c) for c in range(chains)]
+                self._communicate(functools.partial(dist.send, flat, dst=0, group=self._all_ranks))
+            return list(states)
+        own = dict(zip(self.own_chains(chains), states, strict=True))
+        return [own[chain] if chain in own else self._receive(states[0], chain) for chain in range(chains)]
 
     def _receive(self, like: T, chain: int) -> T:
+        """Return the state of a chain that another rank sends."""
         flat = torch.empty_like(pack(like), device=self._device)
         source = chain % self.groups * self.shards
-        self._talk(lambda: dist.recv(flat, src=source, group=self._all))
+        self._communicate(lambda: dist.recv(flat, src=source, group=self._all_ranks))
         return unpack(flat, like)
 
-    def check_same(self, said: Mapping[str, object]) -> None:
-        """Raise on every rank where the ranks differ in something they must share.
+    def check_same(self, values: Mapping[str, object]) -> None:
+        """Raise on every rank if a value is not the same on all ranks.
 
         Raises:
-            SettingError: names what differs.
+            SettingError: names the values that differ.
         """
         if self.count == 1:
             return
-        least = torch.tensor([digest(value) for value in said.values()], device=self._device)
+        least = torch.tensor([digest(value) for value in values.values()], device=self._device)
         most = least.clone()
-        self._talk(lambda: dist.all_reduce(least, op=dist.ReduceOp.MIN, group=self._all))
-        self._talk(lambda: dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._all))
-        differing = [name for name, a, b in zip(said, least.tolist(), most.tolist(), strict=True) if a != b]
+        self._communicate(lambda: dist.all_reduce(least, op=dist.ReduceOp.MIN, group=self._all_ranks))
+        self._communicate(lambda: dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._all_ranks))
+        differing = [name for name, a, b in zip(values, least.tolist(), most.tolist(), strict=True) if a != b]
         if differing:
             raise SettingError(
                 f"the ranks differ in {', '.join(differing)}; build the same problem on every rank: seed each alike "
                 "with torch.manual_seed before data and model are made, or load the same files"
             )
 
-    def _talk(self, words: Callable[[], Any]) -> None:
-        if self._all is None:
+    def _communicate(self, operation: Callable[[], Any]) -> None:
+        """Call a function of `torch.distributed`, and raise a `RankError` if the other ranks do not answer."""
+        if self._all_ranks is None:
             raise RankError(f"rank {self.rank} has left the run after an error; call `fit` anew on all ranks")
         try:
-            words()
+            operation()
         except RuntimeError as error:
             raise RankError(
                 f"rank {self.rank} cannot reach the others: one of them failed, was interrupted or is slower than the "

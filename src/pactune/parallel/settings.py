@@ -1,4 +1,4 @@
-"""`Parallel`: how a run is spread over the processes of `torch.distributed`."""
+"""`Parallel`: the setting that spreads a run over the processes of `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class Parallel:
 
     Start one process per device with `torchrun`, call `torch.distributed.init_process_group()`, build the same problem
     on every rank, and pass this to `Tuner`. With R ranks there are R/shards groups; group g runs the chains g,
-    g + R/shards, and so on. The result is that of a single process up to rounding. A script that is started alone,
-    without `torchrun`, runs in one process as if this were not there.
+    g + R/shards, and so on. The result equals that of a single process up to rounding. A script that is started
+    without `torchrun` ignores this setting and runs in one process.
 
     Args:
-        shards: how many ranks share the rows of every mini-batch of a chain. It divides the number of ranks. Both
-            losses must be means over the rows, and a forward may neither mix rows, as BatchNorm does, nor be random.
-        timeout: seconds after which a rank that waits for the others gives up.
+        shards: how many ranks share the rows of every mini-batch of a chain. The number of ranks must be a multiple of
+            it. Both losses must be means over the rows. A forward must not mix rows, as BatchNorm does, and must not be
+            random.
+        timeout: seconds after which a rank stops waiting for the others and raises a `RankError`.
 
     Example:
         >>> Parallel(shards=2)
@@ -42,27 +43,37 @@ class Parallel:
         check_number("timeout", self.timeout, Rule("a positive number of seconds", POSITIVE.holds))
 
     def ranks(self, chains: int, device: torch.device) -> Ranks:
-        """Return the ranks of this process's group.
+        """Return the ranks of a run.
+
+        Args:
+            chains: the number of chains of the run.
+            device: of the model.
 
         Raises:
-            SettingError: there is no process group under `torchrun`, or the numbers do not fit.
+            SettingError: there is no process group under `torchrun`, `shards` does not divide the number of ranks, some
+                rank would have no chain, or the backend cannot send from this device.
         """
-        rank, ranks = _place()
-        if ranks % self.shards:
-            raise SettingError(f"`shards` must divide the number of ranks, {ranks}, got {self.shards}")
-        if chains < ranks // self.shards:
+        rank, count = _rank_and_count()
+        if count % self.shards:
+            raise SettingError(f"`shards` must divide the number of ranks, {count}, got {self.shards}")
+        if chains < count // self.shards:
             raise SettingError(
-                f"`chains` must be at least ranks/shards = {ranks // self.shards}, so that every rank has one, "
+                f"`chains` must be at least ranks/shards = {count // self.shards}, so that every rank has one, "
                 f"got {chains}; raise `chains` or `shards`"
             )
-        backend = dist.get_backend() if ranks > 1 else "gloo"
+        backend = dist.get_backend() if count > 1 else "gloo"
         if backend == "nccl" and device.type != "cuda":
             raise SettingError(f'the backend "nccl" needs the model on its GPU and it is on {device}; or use "gloo"')
-        wire = torch.device("cpu") if backend == "gloo" else device  # gloo sends nothing from a GPU to one rank alone
-        return Ranks(rank, ranks, self.shards, self.timeout, wire)
+        sent_from = torch.device("cpu") if backend == "gloo" else device  # gloo cannot send a GPU's tensor to one rank
+        return Ranks(rank, count, self.shards, self.timeout, sent_from)
 
 
-def _place() -> tuple[int, int]:
+def _rank_and_count() -> tuple[int, int]:
+    """Return the number of this process and the number of all processes; (0, 1) without a process group.
+
+    Raises:
+        SettingError: `torchrun` started several processes, but there is no process group.
+    """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -74,10 +85,10 @@ def _place() -> tuple[int, int]:
 
 
 def as_ranks(parallel: Parallel | None, chains: int, device: torch.device) -> Ranks:
-    """Return the ranks of a run; None runs by itself.
+    """Return the ranks of a run; without `parallel` it is a single rank.
 
     Raises:
-        SettingError: `parallel` is something else.
+        SettingError: `parallel` is neither a `Parallel` nor None, or `Parallel.ranks` raises.
     """
     if parallel is None:
         return SINGLE_RANK

@@ -1,9 +1,10 @@
-"""A mini-batch shared between ranks: each computes its rows' part of a gradient, and sums are explicit.
+"""Mini-batches whose rows several ranks share: each rank computes its part of a gradient, and the parts are added.
 
-With w_r the share of the rows that rank r has, ∇R = Σ_r w_r ∇R_r. `collect` is that sum. Its derivative with respect
-to θ or λ is a sum over ranks again: the cotangent, which is the same everywhere, meets each rank's own part, and what
-arrives at `spread`, through which θ and λ went to the ranks, is added up. Whatever is computed from the collected
-gradient (the penalty, the step, Δ_t) is the same on every rank and needs no reduction.
+Let w_r be the fraction of the rows that rank r has. Then ∇R = Σ_r w_r ∇R_r, and `sum_over_shards` computes this sum.
+Its derivative with respect to θ or λ is a sum over the ranks too. In the backward pass every rank gets the same
+cotangent and multiplies it with the derivative of its own part. θ and λ enter the parts through `copy_to_shards`, whose
+backward pass adds these products over the ranks. The penalty, the step and Δ_t are computed from the summed gradient.
+They are the same on every rank and need no reduction.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from pactune.problem.data import Batch
 from pactune.problem.data.source import map_tensors
 from pactune.trees import Params, clone, split
 
-__all__ = ["check_shards", "collect", "share", "spread", "sum_trees"]
+__all__ = ["check_shards", "copy_to_shards", "shard_batch", "sum_over_shards", "sum_trees"]
 
 Risk = Callable[[Params, Params, Params, Batch], Tensor]
 
 
-def share(batch: Batch, shard: int, shards: int) -> tuple[Batch, float]:
-    """Return the rows of one rank and their share of the mini-batch.
+def shard_batch(batch: Batch, shard: int, shards: int) -> tuple[Batch, float]:
+    """Return the rows of one shard of a mini-batch, and their number as a fraction of all rows.
 
-    A rank without rows gets one with share 0, so that all ranks run the same code.
+    A shard without rows gets one row with weight 0, so that all ranks run the same code.
 
-    >>> part, weight = share(Batch((torch.arange(5),), 5), 1, 2)
+    >>> part, weight = shard_batch(Batch((torch.arange(5),), 5), 1, 2)
     >>> part.data[0].tolist(), weight
     ([2, 3, 4], 0.6)
 
     Raises:
-        DataError: the rows of the mini-batch cannot be told apart.
+        DataError: a tensor of the mini-batch does not have the rows as its first axis.
     """
     if shards == 1:
         return batch, 1.0
@@ -56,21 +57,21 @@ def share(batch: Batch, shard: int, shards: int) -> tuple[Batch, float]:
     return Batch(map_tensors(batch.data, cut), rows.stop - rows.start, numbers), (last - first) / batch.rows
 
 
-def spread(ranks: Ranks, params: Params, hyper: Params) -> tuple[Params, Params]:
-    """Return θ and λ as a rank's part of a risk sees them: derivatives that come back are summed over the ranks."""
-    sent = cast(tuple[Tensor, ...], _Spread.apply(ranks, *params.values(), *hyper.values()))  # type: ignore[no-untyped-call]
-    here, lambdas = split(sent, params, hyper)
-    return here, lambdas
+def copy_to_shards(ranks: Ranks, params: Params, hyper: Params) -> tuple[Params, Params]:
+    """Return θ and λ for this rank's part of a risk. The backward pass sums derivatives over the group's ranks."""
+    copies = cast(tuple[Tensor, ...], _CopyToShards.apply(ranks, *params.values(), *hyper.values()))  # type: ignore[no-untyped-call]
+    own_params, own_hyper = split(copies, params, hyper)
+    return own_params, own_hyper
 
 
-def collect(ranks: Ranks, parts: Params) -> Params:
-    """Return the sum over the ranks of their parts of a gradient, differentiable to any order."""
-    found = cast(tuple[Tensor, ...], _Collect.apply(ranks, *parts.values()))  # type: ignore[no-untyped-call]
-    return split(found, parts)[0]
+def sum_over_shards(ranks: Ranks, parts: Params) -> Params:
+    """Return the sum of a gradient's parts over the group's ranks. The sum is differentiable to any order."""
+    sums = cast(tuple[Tensor, ...], _SumOverShards.apply(ranks, *parts.values()))  # type: ignore[no-untyped-call]
+    return split(sums, parts)[0]
 
 
 def sum_trees(ranks: Ranks, *trees: Params) -> list[Params]:
-    """Return the sums over the ranks in one message, without a derivative."""
+    """Return the sums over the group's ranks. They are sent in one message and have no derivative."""
     if ranks.shards == 1:
         return list(trees)
     flat = ranks.sum_shards(flatten(*trees))
@@ -78,8 +79,8 @@ def sum_trees(ranks: Ranks, *trees: Params) -> list[Params]:
     return [unflatten(part, tree) for part, tree in zip(parts, trees, strict=True)]
 
 
-class _Spread(torch.autograd.Function):
-    """The identity, whose derivative is the sum over the ranks."""
+class _CopyToShards(torch.autograd.Function):
+    """The identity, whose backward pass sums over the group's ranks."""
 
     @staticmethod
     def forward(ctx: Any, ranks: Ranks, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -88,15 +89,15 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        return None, *_Collect.apply(ctx.ranks, *cotangents)  # type: ignore[no-untyped-call]
+        return None, *_SumOverShards.apply(ctx.ranks, *cotangents)  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def jvp(_ctx: Any, _team: None, *tangents: Tensor) -> Any:
+    def jvp(_ctx: Any, _ranks: None, *tangents: Tensor) -> Any:
         return tuple(tangent.view_as(tangent) for tangent in tangents)
 
 
-class _Collect(torch.autograd.Function):
-    """The sum over the ranks, whose derivative is the identity: the cotangent is the same on every rank."""
+class _SumOverShards(torch.autograd.Function):
+    """The sum over the group's ranks. Its backward pass is the identity: the cotangent is the same on every rank."""
 
     @staticmethod
     def forward(ctx: Any, ranks: Ranks, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -105,27 +106,33 @@ class _Collect(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        return None, *_Spread.apply(ctx.ranks, *cotangents)  # type: ignore[no-untyped-call]
+        return None, *_CopyToShards.apply(ctx.ranks, *cotangents)  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def jvp(ctx: Any, _team: None, *tangents: Tensor) -> Any:
+    def jvp(ctx: Any, _ranks: None, *tangents: Tensor) -> Any:
         return _sum(ctx.ranks, tangents)
 
 
 def _sum(ranks: Ranks, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Sum all tensors in one message."""
+    """Return the sum of every tensor over the group's ranks, sent in one message."""
     named = {str(i): tensor for i, tensor in enumerate(tensors)}
     return tuple(unflatten(ranks.sum_shards(flatten(named)), named).values())
 
 
 def check_shards(problem: Problem, shards: int, *, stochastic: bool) -> None:
-    """Try on the first mini-batch of each sample whether a risk is the mean over the rows.
+    """Check on the first mini-batch of each sample that a risk is the mean over the rows.
 
-    It is tried at the present λ and at one beside it: weights that are all equal at the start hide that a loss divides
-    by their sum.
+    The check is made at the present λ and at another λ near it. A loss may divide by the sum of example weights, and
+    the present λ does not show this if all weights are equal there.
+
+    Args:
+        problem: whose risks are checked.
+        shards: how many ranks share a mini-batch; with 1 there is nothing to check.
+        stochastic: True if a forward draws random numbers.
 
     Raises:
-        SettingError: it is not, a forward is random, or it changes buffers by what it sees.
+        SettingError: a risk is not the mean over the rows, a forward is random, or it changes buffers depending on the
+            rows.
     """
     if shards == 1:
         return
@@ -134,14 +141,14 @@ def check_shards(problem: Problem, shards: int, *, stochastic: bool) -> None:
             f"`shards` must be 1, got {shards}: a forward draws random numbers (dropout?), which depend on the rows it "
             "gets; spread chains instead of mini-batches"
         )
-    here = problem.hyperparameters()
+    present = problem.hyperparameters()
     for role, source, risk in (
         ("train", problem.train, problem.train_risk),
         ("valid", problem.valid, problem.valid_risk),
     ):
         batch = source.first()
-        parts = [share(batch, shard, shards) for shard in range(shards)]
-        if not (_adds_up(problem, risk, here, batch, parts) and _adds_up(problem, risk, _beside(here), batch, parts)):
+        parts = [shard_batch(batch, shard, shards) for shard in range(shards)]
+        if not all(_is_row_mean(problem, risk, hyper, batch, parts) for hyper in (present, _nearby(present))):
             raise SettingError(
                 f"`shards` must be 1, got {shards}: the {role} risk of a mini-batch is not the mean over its rows, or "
                 "buffers depend on them, as with BatchNorm, a weighted or a contrastive loss; spread chains "
@@ -149,8 +156,11 @@ def check_shards(problem: Problem, shards: int, *, stochastic: bool) -> None:
             )
 
 
-def _adds_up(problem: Problem, risk: Risk, hyper: Params, batch: Batch, parts: list[tuple[Batch, float]]) -> bool:
-    """Whether a risk is the weighted sum of its parts and leaves the same buffers; so too where it has no value."""
+def _is_row_mean(problem: Problem, risk: Risk, hyper: Params, batch: Batch, parts: list[tuple[Batch, float]]) -> bool:
+    """Return True if a risk is the weighted sum of its parts and every part leaves the same buffers.
+
+    A risk that raises on the whole mini-batch counts as a mean: a loss may refuse the λ that `_nearby` draws.
+    """
 
     def value(part: Batch) -> tuple[Tensor, Params]:
         buffers = clone(problem.buffers())
@@ -158,21 +168,21 @@ def _adds_up(problem: Problem, risk: Risk, hyper: Params, batch: Batch, parts: l
 
     with torch.no_grad():
         try:
-            whole, left = value(batch)
+            whole, expected = value(batch)
         except (RuntimeError, ValueError):
-            return True  # a loss may refuse a λ that nobody chose
+            return True
         try:
             found = [(weight, *value(part)) for part, weight in parts]
         except (RuntimeError, ValueError):
             return False
         total = torch.stack([weight * each for weight, each, _ in found]).sum()
         tolerance = max(100 * torch.finfo(total.dtype).eps, 1e-9)
-        same = all(torch.equal(buffers[name], left[name]) for _, _, buffers in found for name in left)
+        same = all(torch.equal(buffers[name], expected[name]) for _, _, buffers in found for name in expected)
         return same and torch.allclose(total, whole, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-def _beside(hyper: Params) -> Params:
-    """Return another λ near this one, always the same."""
+def _nearby(hyper: Params) -> Params:
+    """Return another λ near this one; equal inputs give equal results on every rank."""
     generator = torch.Generator("cpu").manual_seed(0)
 
     def drawn(value: Tensor) -> Tensor:

@@ -16,7 +16,16 @@ from pactune.problem.tensor_slots import TensorSlots, owner
 from pactune.streams import forked_rng, seed_forward
 from pactune.trees import Params
 
-__all__ = ["Names", "as_ordinary", "evaluating", "mode", "refuse_torchscript", "uncompiled", "warn_if_compiled"]
+__all__ = [
+    "Names",
+    "as_ordinary",
+    "evaluating",
+    "mode",
+    "refuse_torchscript",
+    "restored_mode",
+    "uncompiled",
+    "warn_if_compiled",
+]
 
 
 def as_ordinary(name: str, given: object) -> nn.Module:
@@ -138,9 +147,16 @@ class Names:
 
 @contextmanager
 def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Set the mode of all modules, and put their own flags back on exit."""
+    """Set all modules to training or `eval()` mode, and restore the flag of each on exit."""
+    with restored_mode(model):
+        model.train(training)
+        yield
+
+
+@contextmanager
+def restored_mode(model: nn.Module) -> Iterator[None]:
+    """Restore the training flag of every module on exit."""
     flags = {module: module.training for module in model.modules()}
-    model.train(training)
     try:
         yield
     finally:

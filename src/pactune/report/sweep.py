@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pactune import __version__
 from pactune.report.page import Figure, Line, Section, Table, write_page
+from pactune.tracking.status import succeeded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,7 @@ def mean_lines(found: SweepTables) -> list[dict[str, Any]]:
     Only cells that are done count.
     """
     others = [key for key in found.keys if key != SEED]
-    done = found.cells[found.cells["status"].isin(["completed", "converged"])]
+    done = found.cells[found.cells["status"].map(succeeded)]
     lines = []
     for values, group in _groups(done, others):
         numbers = {name: _mean(group[name].dropna().tolist()) for name in shown_columns(found.cells)}

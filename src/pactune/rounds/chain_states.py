@@ -46,7 +46,7 @@ class ChainStates:
         states, drawn = self.starts(hyper)
         first = self.rounds * plan.inner_steps
         phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # of no seed, so that many runs share it
-        mine = self.ranks.mine(self.chains)
+        mine = self.ranks.own_chains(self.chains)
 
         def step_data(t: int) -> list[StepData]:
             return self.inputs.step_data(first + t, self.chains, mine)
@@ -75,14 +75,14 @@ class ChainStates:
         """Go where the chains were."""
         self.params, self.buffers, self.rounds = state["params"], state["buffers"], state["rounds"]
         chains = None if state["chains"] is None else [InnerState(**chain) for chain in state["chains"]]
-        self.states = None if chains is None else [chains[number] for number in self.ranks.mine(self.chains)]
+        self.states = None if chains is None else [chains[number] for number in self.ranks.own_chains(self.chains)]
         self.lead = None if chains is None else chains[0]
 
     def starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
         """Return the states at θ_0 of the next round, and the draws from P_0 if the chains start anew."""
         if self.states is not None and not self.restart:
             return self.states, None
-        drawn = [self._draw(chain) for chain in self.ranks.mine(self.chains)]
+        drawn = [self._draw(chain) for chain in self.ranks.own_chains(self.chains)]
         problem = self.inputs.problem
         starts = [problem.initial(params, hyper) for params in drawn] if problem.has_initial else drawn
         return [self.inputs.begin(params, self.buffers) for params in starts], drawn

@@ -1,4 +1,4 @@
-"""The connection to Ray: one of our own on this machine, or a cluster that is there already."""
+"""The connection to Ray: a new Ray on this machine, or a cluster that is already running."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from pactune.errors import SettingError, warn_user
-from pactune.sweeps.plan import Resources
+from pactune.sweeps.cell_settings import Resources
 
 __all__ = ["connected", "load_ray"]
 
-KNOCK_SECONDS = 10.0
+CONNECT_SECONDS = 10.0
 
 
 def load_ray() -> Any:
-    """Return the package.
+    """Import and return the package `ray`.
 
     Raises:
         SettingError: it is not installed.
@@ -31,9 +31,13 @@ def load_ray() -> Any:
 
 @contextmanager
 def connected(address: str | None, needs: Resources) -> Iterator[Any]:
-    """Connect, check that a cell fits on some node, give `ray`, and disconnect.
+    """Connect to Ray, check that a cell fits on a node, yield the package `ray`, and disconnect.
 
-    A connection that the program has made before is used and left open.
+    If the program has already connected to Ray, that connection is used and stays open.
+
+    Args:
+        address: of a running cluster; None starts Ray on this machine.
+        needs: the resources of one cell.
 
     Raises:
         SettingError: no cluster answers at `address`, or no node is large enough.
@@ -41,16 +45,16 @@ def connected(address: str | None, needs: Resources) -> Iterator[Any]:
     if address is not None and (not isinstance(address, str) or not address):
         raise SettingError(f'`address` must be that of a Ray cluster, such as "auto" or "host:6379", got {address!r}')
     ray = load_ray()
-    ours = not ray.is_initialized()
+    connects = not ray.is_initialized()
     try:
-        if ours:
+        if connects:
             _connect(ray, address)
-        elif address not in (None, "auto", here := ray.get_runtime_context().gcs_address):
-            raise SettingError(f"`address` is {address!r}, and this program is connected to {here!r}")
-        _check_room(ray, needs, wait=address is not None)
+        elif address not in (None, "auto", present := ray.get_runtime_context().gcs_address):
+            raise SettingError(f"`address` is {address!r}, and this program is connected to {present!r}")
+        _check_capacity(ray, needs, may_grow=address is not None)
         yield ray
     finally:
-        if ours:
+        if connects:
             ray.shutdown()
 
 
@@ -61,27 +65,27 @@ def _connect(ray: Any, address: str | None) -> None:
         ray.init(address="local", include_dashboard=False, **quiet)
         return
     try:
-        _knock(address)
+        _check_listening(address)
         ray.init(address=address, **quiet)
     except Exception as error:  # Ray raises a different class for every way not to find a cluster
         reason = str(error).strip().split("\n")[0]
         raise SettingError(f"`address` must be that of a running Ray cluster, got {address!r}: {reason}") from error
 
 
-def _knock(address: str) -> None:
-    """Raise at once where nobody listens at host:port; Ray would try for two minutes."""
+def _check_listening(address: str) -> None:
+    """Raise an OSError if nothing listens at host:port. Ray itself would try for two minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
 
 
-def _check_room(ray: Any, needs: Resources, *, wait: bool) -> None:
-    """Raise where no node can ever run a cell; a cluster may still grow, so there it is a warning."""
+def _check_capacity(ray: Any, needs: Resources, *, may_grow: bool) -> None:
+    """Raise if no node can run a cell. If a larger node may join the cluster, warn instead."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if any(node.get("CPU", 0) >= needs.cpus and node.get("GPU", 0) >= needs.gpus for node in nodes):
         return
     largest = " and ".join(f"{max(node.get(kind, 0) for node in nodes):g} {kind}" for kind in ("CPU", "GPU"))
-    words = f"no node has `cpus`={needs.cpus:g} and `gpus`={needs.gpus:g} for a cell; the largest have {largest}"
-    if not wait:
-        raise SettingError(words)
-    warn_user(f"{words}; the cells wait until one joins")
+    message = f"no node has `cpus`={needs.cpus:g} and `gpus`={needs.gpus:g} for a cell; the largest have {largest}"
+    if not may_grow:
+        raise SettingError(message)
+    warn_user(f"{message}; the cells wait until one joins")

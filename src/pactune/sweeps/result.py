@@ -1,4 +1,4 @@
-"""What a sweep gives back: one history, one table, and the way to every cell's model."""
+"""The result of a sweep: one history, one table, and a method that loads the model of a cell."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pactune.columns import Row
 from pactune.errors import SettingError
-from pactune.sweeps.board import CellState, CellStatus
-from pactune.sweeps.grid import Value
+from pactune.sweeps.cell_state import CellState, CellStatus
 from pactune.tracking.journal import read_lines
 from pactune.tracking.spreadsheets import write_csv
+from pactune.tuning.cells import Cell, Scalar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,16 +27,16 @@ class CellResult(NamedTuple):
     """One cell of a finished sweep.
 
     Attributes:
-        values: of the grid.
-        status: "completed", "converged", "failed", "interrupted" or, where it never began, "waiting".
-        folder: its run folder.
-        rows: the history as far as it goes.
-        plain_rows: the same for plain training.
+        values: of the cell, by the keys of the grid.
+        status: "completed", "converged", "failed", "interrupted", or "waiting" if the cell never began.
+        folder: the run folder of the cell.
+        rows: the history up to the last outer step.
+        plain_rows: the history of plain training.
         ending: the kept step, ζ and the verdict; empty unless the cell is done.
-        error: why it failed; empty otherwise. The traceback is in `error.txt` in the folder.
+        error: why the cell failed; empty otherwise. The traceback is in `error.txt` in the folder.
     """
 
-    values: dict[str, Value]
+    values: Cell
     status: CellStatus
     folder: Path
     rows: list[Row]
@@ -46,15 +46,15 @@ class CellResult(NamedTuple):
 
     @classmethod
     def of(cls, state: CellState) -> CellResult:
-        """Read the folder of a cell."""
+        """Return the result of a cell, read from its run folder."""
         lines = read_lines(state.folder)
         rows, plain = _rows(lines, "row"), _rows(lines, "plain row")
         error = "" if state.failure is None else state.failure.error
-        return cls(state.cell.values, state.status, state.folder, rows, plain, state.ending or {}, error)
+        return cls(state.cell, state.status, state.folder, rows, plain, state.ending or {}, error)
 
     @property
     def name(self) -> str:
-        """The cell's name, which is that of its folder."""
+        """The name of the cell and of its run folder."""
         return self.folder.name
 
     @property
@@ -69,10 +69,10 @@ class SweepResult:
     """The outcome of `pt.sweep`.
 
     Attributes:
-        folder: of the sweep.
+        folder: the folder of the sweep.
         cells: one `CellResult` per cell, in the order of the grid.
         build: the function that made the tuners.
-        arguments: what `Tuner.fit` was called with.
+        arguments: the arguments of `Tuner.fit`.
     """
 
     folder: Path
@@ -82,11 +82,11 @@ class SweepResult:
 
     @property
     def status(self) -> Literal["completed", "failed", "interrupted"]:
-        """Return "interrupted" after Ctrl-C, "failed" when a cell failed, "completed" otherwise."""
-        found = {cell.status for cell in self.cells}
-        if found & {"interrupted", "waiting", "running"}:
+        """The status: "interrupted" after Ctrl-C, "failed" if a cell failed, "completed" otherwise."""
+        statuses = {cell.status for cell in self.cells}
+        if statuses & {"interrupted", "waiting", "running"}:
             return "interrupted"
-        return "failed" if "failed" in found else "completed"
+        return "failed" if "failed" in statuses else "completed"
 
     @property
     def failed(self) -> list[CellResult]:
@@ -95,27 +95,27 @@ class SweepResult:
 
     @property
     def history(self) -> pd.DataFrame:
-        """A column per key of the grid, then those of `Result.history`; a row per cell and outer step."""
+        """A row per cell and outer step: the keys of the grid, then the columns of `Result.history`."""
         return _frame([{**cell.values, **row} for cell in self.cells for row in cell.rows], self._keys)
 
     @property
     def plain(self) -> pd.DataFrame:
-        """The same for plain training with λ fixed where it started."""
+        """The same for plain training, in which λ stays at its initial value."""
         return _frame([{**cell.values, **row} for cell in self.cells for row in cell.plain_rows], self._keys)
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per cell: its values, its status, and the numbers of the outer step that was kept."""
-        return _frame([_line(cell) for cell in self.cells], self._keys)
+        """A row per cell: its values, its status, and the numbers of its kept outer step."""
+        return _frame([_table_row(cell) for cell in self.cells], self._keys)
 
-    def load(self, **values: Value) -> Result:
-        """Return the `Result` of a finished cell with its model and hyperparameters; nothing is run.
+    def load(self, **values: Scalar) -> Result:
+        """Return the `Result` of a finished cell with its model and hyperparameters. No outer step is made.
 
         Args:
-            values: of the cell, one for each key of the grid.
+            values: the value of the cell for every key of the grid.
 
         Raises:
-            SettingError: there is no such cell, or it is not done.
+            SettingError: no cell has these values, or the cell is not done.
         """
         cell = next((cell for cell in self.cells if cell.values == values), None)
         if cell is None:
@@ -125,18 +125,19 @@ class SweepResult:
         from pactune.problem.data.source import move
 
         tuner = self.build(**values)
-        here = self.arguments | {"test": move(self.arguments["test"], tuner.problem.device)}
-        return tuner.fit(**here, progress=False, run_dir=cell.folder, resume=True)
+        arguments = self.arguments | {"test": move(self.arguments["test"], tuner.problem.device)}
+        return tuner.fit(**arguments, progress=False, run_dir=cell.folder, resume=True)
 
     def write_report(self) -> Path:
-        """Write `report.html`, `cells.csv` and `history.csv` into the folder; return the path of the page."""
+        """Write `report.html`, `cells.csv` and `history.csv` into the folder, and return the path of the page."""
         from pactune.report.sweep import SweepTables, write_sweep_page
 
         table, history = self.table, self.history
         write_csv(table, self.folder / "cells.csv")
         write_csv(history, self.folder / "history.csv")
-        notes = {cell.name: said for cell in self.cells if (said := cell.ending.get("warnings"))}
-        return write_sweep_page(SweepTables(self._keys, table, history, self.plain, notes), self.folder / "report.html")
+        warnings = {cell.name: found for cell in self.cells if (found := cell.ending.get("warnings"))}
+        tables = SweepTables(self._keys, table, history, self.plain, warnings)
+        return write_sweep_page(tables, self.folder / "report.html")
 
     @property
     def _keys(self) -> list[str]:
@@ -144,20 +145,21 @@ class SweepResult:
 
 
 def _rows(lines: Sequence[Row], kind: str) -> list[Row]:
+    """Return the rows of a kind, sorted by outer step; a resumed run may have written the same step twice."""
     found = {line["outer_step"]: line for line in lines if line["kind"] == kind}
     return [{k: v for k, v in found[step].items() if k not in ("kind", "time")} for step in sorted(found)]
 
 
-def _line(cell: CellResult) -> Row:
-    done = {name: cell.ending.get(name) for name in ("kept_run", "kept_step", "kept_zeta")}
+def _table_row(cell: CellResult) -> Row:
+    kept = {name: cell.ending.get(name) for name in ("kept_run", "kept_step", "kept_zeta")}
     numbers = {name: value for name, value in cell.kept.items() if name not in ("outer_step", "seconds")}
     seconds = {"seconds": cell.rows[-1].get("seconds")} if cell.rows else {}
-    words = {"verdict": cell.ending.get("verdict", ""), "error": cell.error, "folder": str(cell.folder)}
-    return {**cell.values, "status": cell.status, "outer_steps": len(cell.rows), **done, **numbers, **seconds, **words}
+    texts = {"verdict": cell.ending.get("verdict", ""), "error": cell.error, "folder": str(cell.folder)}
+    return {**cell.values, "status": cell.status, "outer_steps": len(cell.rows), **kept, **numbers, **seconds, **texts}
 
 
 def _frame(rows: list[Row], keys: list[str]) -> pd.DataFrame:
-    """Return a table in which a None of the grid stays None."""
+    """Return a table. pandas would turn a None of the grid into NaN; here it stays None."""
     import pandas as pd
 
     if not rows:

@@ -1,24 +1,25 @@
-"""`pt.sweep`: a grid of tuning runs as Ray tasks, each in a run folder of its own."""
+"""`pt.sweep`: a grid of tuning runs as Ray tasks, each in its own run folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.errors import RunFolderError, SettingError
-from pactune.sweeps.board import CellState
+from pactune.sweeps.cell_settings import CellFit, Resources
+from pactune.sweeps.cell_state import CellState
 from pactune.sweeps.cluster import connected, load_ray
-from pactune.sweeps.grid import cells_of, lists_of
-from pactune.sweeps.plan import CellFit, Resources
+from pactune.sweeps.display import Display, open_display
 from pactune.sweeps.result import CellResult, SweepResult
-from pactune.sweeps.show import Show, showing
 from pactune.sweeps.worker import CellTask, Failure, run_cell
 from pactune.tracking.files import make_folder
 from pactune.tracking.journal import Journal, read_lines
 from pactune.tracking.place import as_folder
 from pactune.tracking.run_folder import versions_of
+from pactune.tuning.cells import Scalar, scalar_cells, scalar_grid
 from pactune.tuning.fit_settings import Keep
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["sweep"]
 
 REFRESH_SECONDS = 0.5
-SWEEP = "sweep"  # kind of the first line of a sweep's own journal
+SWEEP = "sweep"  # the kind of the first line in the sweep's own journal
 
 
 def sweep(
@@ -48,23 +49,24 @@ def sweep(
 ) -> SweepResult:
     """Fit every cell of a grid as a Ray task, on this machine or on a cluster.
 
-    Each cell is a run folder that is resumed from its last checkpoint: by Ray when its worker or node dies, and by the
-    next call after Ctrl-C. Cells that are done are not run again. A cell that fails does not stop the others.
+    Each cell has a run folder and resumes from its last checkpoint: Ray resumes it after its worker or node died, the
+    next call resumes it after Ctrl-C. Cells that are done are not run again. A cell that fails does not stop the
+    others.
 
     Args:
-        build: `build(**cell)` returns a `Tuner`; it runs on the worker and must give the same tuner every time.
-        grid: names of arguments of `build`, each with a list of numbers, texts or truth values.
-        outer_steps: how often λ is to move in every cell.
-        run_dir: the folder of the sweep; on a cluster it must be on a file system that all nodes share.
+        build: `build(**cell)` returns a `Tuner`. It runs on the worker and must return the same tuner every time.
+        grid: arguments of `build` by name, each with a list of numbers, texts or truth values.
+        outer_steps: how often λ moves in every cell.
+        run_dir: the folder of the sweep. On a cluster it must be on a file system that all nodes share.
         test: a test set to report on, as in `Tuner.fit`.
         keep: as in `Tuner.fit`.
         tolerance: as in `Tuner.fit`.
         plain_steps: as in `Tuner.fit`.
         address: of a Ray cluster, or "auto" for the one on this machine; None starts Ray here and stops it again.
-        cpus: that a cell may use, which is also its number of threads; a fraction packs more cells on a core.
-        gpus: the same for GPUs; 0.25 puts four cells on each.
-        retries: how often a cell is tried again when its worker or node dies.
-        progress: show the cells on stderr; None does so on a terminal only.
+        cpus: CPU cores of a cell, and its number of threads; a fraction runs several cells on one core.
+        gpus: GPUs of a cell; 0.25 runs four cells on each GPU.
+        retries: how often Ray runs a cell again after its worker or node died.
+        progress: display the cells on stderr; None does so on a terminal only.
 
     Returns:
         The result. After Ctrl-C it is the result so far, with status "interrupted".
@@ -74,82 +76,95 @@ def sweep(
         DataError: the test set cannot be used.
         RunFolderError: `run_dir` holds something else, is in use, or cannot be written.
     """
-    cells, needs = cells_of(grid), Resources(cpus, gpus, retries)
+    cells, needs = scalar_cells(grid), Resources(cpus, gpus, retries)
     if not callable(build):
         raise SettingError(f"`build` must be a function that returns a Tuner, got {build!r}")
     name = getattr(build, "__qualname__", type(build).__name__)
     fit = CellFit(outer_steps, keep, tolerance, plain_steps, name, _fingerprint(test))
-    payload = _pickled(build, test)
-    with _opened(run_dir) as (root, journal), showing(progress, outer_steps) as show:
+    payload = _pickle(build, test)
+    with _open_folder(run_dir) as (root, journal), open_display(progress, outer_steps) as display:
         states = [CellState(cell, root, fit) for cell in cells]
-        journal.append(
-            SWEEP,
-            grid=lists_of(grid),
-            fit=fit.arguments() | {"build": name, "test": fit.test},
-            resources={"cpus": cpus, "gpus": gpus, "retries": retries, "address": address},
-            versions=versions_of("torch", "numpy", "ray"),
-        )
+        _append_start(journal, scalar_grid(grid), fit, needs, address)
         try:
             if any(state.pending for state in states):
                 with connected(address, needs) as ray:
-                    _Driver(ray, states, show, journal).run(fit, needs, payload)
+                    _RayTasks(ray, states, display, journal).run(fit, needs, payload)
         except KeyboardInterrupt:
             for state in states:
-                state.give_up()
-        show(states)
+                state.interrupt()
+        display(states)
         arguments = {**fit.arguments(), "test": test}
         result = SweepResult(root, [CellResult.of(state) for state in states], build, arguments)
         journal.append("end", status=result.status)
     return result
 
 
-class _Driver:
-    """Hands the cells to Ray and waits for them."""
+def _append_start(
+    journal: Journal, grid: dict[str, list[Scalar]], fit: CellFit, needs: Resources, address: str | None
+) -> None:
+    """Append the line with the settings of the sweep."""
+    journal.append(
+        SWEEP,
+        grid=grid,
+        fit=fit.arguments() | {"build": fit.build, "test": fit.test},
+        resources={**asdict(needs), "address": address},
+        versions=versions_of("torch", "numpy", "ray"),
+    )
 
-    def __init__(self, ray: Any, states: list[CellState], show: Show, journal: Journal) -> None:
-        self._ray, self._states, self._show, self._journal = ray, states, show, journal
+
+class _RayTasks:
+    """Runs the pending cells as Ray tasks, and displays and records how they end.
+
+    Args:
+        ray: the package, connected.
+        states: all cells of the sweep.
+        display: shows the cells.
+        journal: of the sweep.
+    """
+
+    def __init__(self, ray: Any, states: list[CellState], display: Display, journal: Journal) -> None:
+        self._ray, self._states, self._display, self._journal = ray, states, display, journal
 
     def run(self, fit: CellFit, needs: Resources, payload: bytes) -> None:
-        """Run every cell that is not done; on Ctrl-C stop the others' work too."""
+        """Run every pending cell and wait for all; an exception such as Ctrl-C cancels the tasks still running."""
         ray = self._ray
         options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_retries": needs.retries}
-        task, shared = ray.remote(**options)(run_cell), ray.put(payload)
-        jobs = [
-            (state, CellTask(state.cell.values, state.folder, fit, needs.threads))
-            for state in self._states
-            if state.pending
+        function, shared = ray.remote(**options)(run_cell), ray.put(payload)
+        tasks = [
+            (state, CellTask(state.cell, state.folder, fit, needs.threads)) for state in self._states if state.pending
         ]
-        running = {task.remote(job, shared): state for state, job in jobs}
+        running = {function.remote(task, shared): state for state, task in tasks}
         try:
             while running:
                 done, _ = ray.wait(list(running), timeout=REFRESH_SECONDS)
                 for reference in done:
-                    self._close(running.pop(reference), reference)
+                    self._end(running.pop(reference), reference)
                 for state in running.values():
-                    state.watch.look()
-                self._show(self._states)
+                    state.progress.refresh()
+                self._display(self._states)
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
 
-    def _close(self, state: CellState, reference: Any) -> None:
+    def _end(self, state: CellState, reference: Any) -> None:
+        """Record the end of a cell in its state and in the journal of the sweep."""
         try:
             failure = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            failure = _lost(error)
-        state.close(failure)
-        words = {} if state.failure is None else {"error": state.failure.error}
-        self._journal.append("cell", name=state.cell.name, status=state.status, attempts=state.watch.attempts, **words)
+            failure = _ray_failure(error)
+        state.end(failure)
+        reason = {} if state.failure is None else {"error": state.failure.error}
+        self._journal.append("cell", name=state.name, status=state.status, attempts=state.progress.attempts, **reason)
 
 
-def _lost(error: Exception) -> Failure:
-    """Return the first line of what Ray says when a task did not come back; the rest is for the traceback."""
+def _ray_failure(error: Exception) -> Failure:
+    """Return the failure of a task that did not return; Ray's message has many lines, of which the first says why."""
     first = str(error).strip().split("\n")[0]
     return Failure(f"{type(error).__name__}: {first}", str(error))
 
 
 def _fingerprint(test: Any) -> str | None:
-    """Check a test set, and return words by which it can be told from another one."""
+    """Check a test set and return its fingerprint, by which a journal recognises it; None without a test set."""
     if test is None:
         return None
     import torch
@@ -161,21 +176,21 @@ def _fingerprint(test: Any) -> str | None:
     return as_source(move(test, cpu), role="test", device=cpu).fingerprint()
 
 
-def _pickled(build: Any, test: Any) -> bytes:
+def _pickle(build: Any, test: Any) -> bytes:
     load_ray()
     from ray import cloudpickle
 
     try:
         return bytes(cloudpickle.dumps((build, test)))
-    except Exception as error:  # whatever the __reduce__ of the user's objects raises
+    except Exception as error:  # the __reduce__ of the user's objects may raise anything
         raise SettingError(
             f"`build` and `test` are sent to other processes and must be picklable: {type(error).__name__}: {error}"
         ) from error
 
 
 @contextmanager
-def _opened(run_dir: str | Path) -> Iterator[tuple[Path, Journal]]:
-    """Open the sweep's own journal, which keeps a second sweep out of the folder."""
+def _open_folder(run_dir: str | Path) -> Iterator[tuple[Path, Journal]]:
+    """Yield the folder of the sweep and its journal; while it is open, no other sweep can use the folder."""
     given = as_folder("run_dir", run_dir)
     try:
         root = given.resolve()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pactune.columns import Row
 from pactune.errors import SettingError
 from pactune.results.callbacks import Callback
+from pactune.tracking.status import succeeded
 
 if TYPE_CHECKING:
     from pactune.results.result import Result
@@ -165,7 +166,8 @@ class MLflowLogger(Logger):
         """Send what waits, log the ending as tags and end the run."""
         if self._run is None:
             return
-        status = {"interrupted": "KILLED", "diverged": "FAILED", "failed": "FAILED"}.get(ending["status"], "FINISHED")
+        status = "FINISHED" if succeeded(ending["status"]) else "FAILED"
+        status = "KILLED" if ending["status"] == "interrupted" else status
         try:
             self._send()
             self._client.log_batch(self._run, tags=self._tags(ending))
@@ -238,7 +240,7 @@ class WandbLogger(Logger):
         if self._run is None:
             return
         self._run.summary.update(ending)
-        self._run.finish(exit_code=0 if ending["status"] in ("completed", "converged") else 1)
+        self._run.finish(exit_code=0 if succeeded(ending["status"]) else 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return which run it is."""

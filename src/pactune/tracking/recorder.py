@@ -30,6 +30,7 @@ from pactune.tracking.parts import Parts
 from pactune.tracking.run_folder import versions_of
 from pactune.tracking.schema import UnfitError
 from pactune.tracking.state_schema import check_document, check_state
+from pactune.tracking.status import ended_early
 
 __all__ = ["FolderRecorder", "Pace", "Recorder", "start_together"]
 
@@ -247,9 +248,9 @@ class FolderRecorder(Recorder):
 
     def newest_step(self) -> int | None:
         """Return the outer step of the newest checkpoint; None without one, or where the run ended by itself."""
-        ends = [line.get("status") for line in read_lines(self.folder) if line["kind"] in ("end", "resume")]
+        ends = [line.get("status", "") for line in read_lines(self.folder) if line["kind"] in ("end", "resume")]
         paths = list_checkpoints(self.folder)
-        return step_of(paths[0]) if paths and ends[-1:] not in (["converged"], ["diverged"]) else None
+        return None if not paths or (ends and ended_early(ends[-1])) else step_of(paths[0])
 
     def start_by(self, step: int) -> None:
         """Resume from the newest checkpoint that is not after this outer step, where there is one."""

@@ -26,7 +26,7 @@ class SharedRecorder(Recorder):
     """
 
     def __init__(self, own: Recorder, ranks: Ranks) -> None:
-        self._own, self._team = own, ranks
+        self._own, self._ranks = own, ranks
 
     def __enter__(self) -> Recorder:
         self._own.__enter__()
@@ -41,7 +41,7 @@ class SharedRecorder(Recorder):
         """Return the state to go on from, on this rank's device; None for a new run."""
         tensors: Params = {}
         text = json.dumps(encode(self._own.load(device), tensors), allow_nan=False)
-        text, tensors = self._team.object_from_leader((text, tensors))
+        text, tensors = self._ranks.object_from_leader((text, tensors))
         state: State | None = decode(json.loads(text), tensors, device)
         return state
 
@@ -56,4 +56,4 @@ class SharedRecorder(Recorder):
 
     def part(self, name: str) -> Recorder:
         """Return a recorder for a run that is a part of this one."""
-        return SharedRecorder(self._own.part(name), self._team)
+        return SharedRecorder(self._own.part(name), self._ranks)

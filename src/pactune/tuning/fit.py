@@ -98,14 +98,14 @@ class Fit:
                     return "completed", None
             check_interrupt()
         except KeyboardInterrupt:
-            ranks.hang_up()
+            ranks.disconnect()
             return "interrupted", None
         except DivergenceError as error:
             return "diverged", error
         except RankError:
             if not take_interrupt():
                 raise
-            ranks.hang_up()  # Ctrl-C also ended the rank that this one was waiting for
+            ranks.disconnect()  # Ctrl-C also ended the rank that this one was waiting for
             return "interrupted", None
         return ("converged" if self._converged else "completed"), None
 

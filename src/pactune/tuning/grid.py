@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.checks import check_count, check_flag
-from pactune.columns import Row, check_key
+from pactune.columns import Row
 from pactune.engines import as_engine
 from pactune.errors import SettingError
 from pactune.problem.data import as_source
@@ -21,6 +20,7 @@ from pactune.stacking.runner import Runner
 from pactune.tracking.files import folder_inside
 from pactune.tracking.place import as_folder
 from pactune.tracking.recorder import FolderRecorder, Pace, start_together
+from pactune.tuning.cells import Cell, cell_name, check_key, grid_cells
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings, Keep
 from pactune.tuning.listeners import Listeners
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["GridResult", "fit_grid"]
-
-Cell = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def fit_grid(
     _check_apart(tuners)
     for tuner in tuners:
         for key in {key for cell in cells for key in cell}:
-            check_key(key, taken=tuner.problem.metric_names())
+            check_key(key, reserved=tuner.problem.metric_names())
     runner = Runner(as_engine(engine, tuners[0].problem))
     if test is not None and not callable(test):
         test = as_source(test, role="test", device=tuners[0].problem.device)  # one for all, so that it is read once
@@ -153,42 +151,6 @@ def fit_grid(
         runs = [fit.requests() for fit in fits]
         results = run_in_lockstep(runs, runner, interrupted=lambda result: result.status == "interrupted")
     return GridResult(cells, results)
-
-
-def grid_cells(grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> list[Cell]:
-    """Return the cells of a grid.
-
-    >>> grid_cells({"zeta": [0, 1], "seed": [7]})
-    [{'zeta': 0, 'seed': 7}, {'zeta': 1, 'seed': 7}]
-    """
-    if isinstance(grid, Mapping):
-        wrong = [name for name, values in grid.items() if isinstance(values, str) or not isinstance(values, Sequence)]
-        if wrong:
-            raise SettingError(f"`grid` must give a list of values for every name; {wrong[0]!r} has none")
-        cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    elif isinstance(grid, Sequence) and all(isinstance(cell, Mapping) for cell in grid):
-        cells = [dict(cell) for cell in grid]
-    else:
-        raise SettingError(f"`grid` must be a dict of lists or a list of dicts, got {type(grid).__name__}")
-    if not cells:
-        raise SettingError("`grid` has no cell: every name needs at least one value")
-    for key in {key: None for cell in cells for key in cell}:
-        check_key(key)
-    names = [cell_name(cell) for cell in cells]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise SettingError(f"`grid` has the cell {twice!r} twice")
-    return cells
-
-
-def cell_name(cell: Mapping[str, Any]) -> str:
-    """Return a cell as the name of a folder.
-
-    >>> cell_name({"zeta": 1e-6, "seed": 0})
-    'zeta=1e-06,seed=0'
-    """
-    text = ",".join(f"{name}={value}" for name, value in cell.items())
-    return "".join(letter if letter.isalnum() or letter in "=,.+-_" else "_" for letter in text)
 
 
 def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:

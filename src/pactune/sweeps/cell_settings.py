@@ -1,4 +1,4 @@
-"""What every cell of a sweep shares: how it is fitted, and what it may use."""
+"""The settings that all cells of a sweep share: the arguments of `Tuner.fit`, and the resources of a cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ __all__ = ["CellFit", "Resources"]
 
 @dataclass(frozen=True)
 class CellFit:
-    """The arguments of `Tuner.fit` that a sweep hands on; `build` and `test` are known by name and checksum only."""
+    """How a cell is fitted, as a journal can hold it.
+
+    Attributes:
+        outer_steps: as in `Tuner.fit`, like the next three.
+        keep: as in `Tuner.fit`.
+        tolerance: as in `Tuner.fit`.
+        plain_steps: as in `Tuner.fit`.
+        build: the name of the function that makes the tuners.
+        test: the fingerprint of the test set; None without one.
+    """
 
     outer_steps: int
     keep: Keep
@@ -30,13 +39,19 @@ class CellFit:
         )
 
     def arguments(self) -> dict[str, Any]:
-        """Return what goes to `Tuner.fit` as it is."""
+        """Return the arguments of `Tuner.fit`, without the test set."""
         return {name: value for name, value in asdict(self).items() if name not in ("build", "test")}
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one cell may use, and how often it is tried again when its worker or node dies."""
+    """The resources of one cell.
+
+    Attributes:
+        cpus: CPU cores.
+        gpus: GPUs.
+        retries: how often Ray runs the cell again after its worker or node died.
+    """
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -52,11 +67,12 @@ class Resources:
 
     @property
     def threads(self) -> int:
-        """How many threads torch may use, wherever the cell runs."""
+        """How many threads torch uses in the cell."""
         return max(1, int(self.cpus))
 
 
 def _is_amount(value: object) -> bool:
+    """Return True if Ray accepts the value: a fraction up to 1, or a whole number."""
     if not is_number(value) or not math.isfinite(value):
         return False
     return 0 <= value <= 1 or (value > 1 and value == int(value))
