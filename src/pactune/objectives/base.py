@@ -14,7 +14,7 @@ from pactune.objectives.auto_zeta import AutoZeta
 from pactune.problem import Problem
 from pactune.trees import Params, clip, leaves
 
-__all__ = ["Measured", "Objective", "PathContext", "check_zeta", "clip"]
+__all__ = ["MeasuredSummand", "Objective", "PathContext", "check_zeta", "clip"]
 
 Zeta = float | Literal["theory", "auto"] | AutoZeta
 
@@ -37,7 +37,7 @@ class PathContext(NamedTuple):
     inverse_temperature: float | None = None
 
 
-class Measured(NamedTuple):
+class MeasuredSummand(NamedTuple):
     """A summand and its derivatives with respect to the two gradients it is made of."""
 
     summand: Tensor
@@ -65,7 +65,7 @@ class Objective(ABC):
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return q_t from ∇R_T (penalty included) and ∇R_V; differentiable in both."""
 
-    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
         """Return q_t and its derivatives with respect to the two gradients, without a graph behind them.
 
         With `by_valid=False` the second derivative may be left empty.
@@ -78,7 +78,7 @@ class Objective(ABC):
             torch.zeros_like(like) if g is None else g
             for like, g in zip([*a.values(), *b.values()], found, strict=True)
         ]
-        return Measured(
+        return MeasuredSummand(
             value.detach(), dict(zip(a, parts[: len(a)], strict=True)), dict(zip(b, parts[len(a) :], strict=True))
         )
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pactune.checks import FINITE, check_number, check_type, is_number
 from pactune.errors import SettingError
-from pactune.objectives.base import Measured, Objective, PathContext, check_zeta
+from pactune.objectives.base import MeasuredSummand, Objective, PathContext, check_zeta
 from pactune.problem import Problem
 from pactune.trees import Params, dot, scale, sub
 
@@ -84,11 +84,11 @@ class HyperDrift(Objective):
         difference = sub(train, valid)
         return dot(difference, difference)
 
-    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
         """Return the summand and its derivatives ±2Δ in closed form."""
         difference = sub(train, valid)
         second = scale(-2.0, difference) if by_valid else {}
-        return Measured(dot(difference, difference), scale(2.0, difference), second)
+        return MeasuredSummand(dot(difference, difference), scale(2.0, difference), second)
 
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
         """Return √(βη/8), with which ζ times the root is √(KL/2n_V)."""

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from pactune.checks import check_choice
-from pactune.objectives.base import Measured, Objective, PathContext, Zeta, check_bound, check_zeta, clip
+from pactune.objectives.base import MeasuredSummand, Objective, PathContext, Zeta, check_bound, check_zeta, clip
 from pactune.trees import Params, add_, dot, scale, sub
 
 __all__ = ["PACBayes", "SameDistribution"]
@@ -49,7 +49,7 @@ class PACBayes(Objective):
         difference = sub(clip(train, self.clip_train), clip(valid, self.clip_valid))
         return dot(difference, difference)
 
-    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
         """Return the summand and its derivatives ±2Δ in closed form where nothing is clipped."""
         if not self.closed:
             return super().measure(train, valid, context, by_valid=by_valid)
@@ -57,7 +57,7 @@ class PACBayes(Objective):
         value = dot(difference, difference)
         second = scale(-2.0, difference) if by_valid else {}
         add_(difference, difference)
-        return Measured(value, difference, second)
+        return MeasuredSummand(value, difference, second)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Runner:
 
     def run(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
         """Run one round of every request."""
-        steady = [request for request in requests if request.plan.trajectory.problem not in self.engine.stateful]
+        steady = [request for request in requests if request.plan.trajectory.problem not in self.engine.unrecordable]
         found = dict(zip(map(id, steady), self._run_steady(steady), strict=True)) if steady else {}
         return [found[id(request)] if id(request) in found else run_round(request) for request in requests]
 
@@ -67,7 +67,7 @@ class Runner:
         joined = stack.join(requests)
         if changed := stack.changed(joined, requests):
             for problem in changed:
-                self.engine.mark_stateful(problem)
+                self.engine.mark_unrecordable(problem)
             return self.run(requests)
         self._joined.add(problems)
         ((end,),) = run_chains([joined], self.engine)

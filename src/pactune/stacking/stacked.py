@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pactune.interrupts import check_interrupt
-from pactune.objectives.base import Measured, Objective, PathContext
+from pactune.objectives.base import MeasuredSummand, Objective, PathContext
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source
 from pactune.problem.data.joined import BatchJoiner
@@ -172,7 +172,7 @@ class StackedObjective(Objective):
         """Return q_t of every run. Shape (R,)."""
         return self._mapped(self._one.summand, train, valid, context)  # type: ignore[no-any-return]
 
-    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
         """Return q_t and its derivatives with respect to the two gradients, for every run."""
         if self._one.closed:
             measure = partial(self._one.measure, by_valid=by_valid)
@@ -181,7 +181,7 @@ class StackedObjective(Objective):
             a, b = leaves(train), leaves(valid)
             value = self.summand(a, b, context)
             found = torch.autograd.grad(value.sum(), [*a.values(), *b.values()], allow_unused=True)
-        return Measured(value.detach(), *split(found, a, b))
+        return MeasuredSummand(value.detach(), *split(found, a, b))
 
     @staticmethod
     def _mapped(function: Callable[..., Any], train: Params, valid: Params, context: PathContext) -> Any:

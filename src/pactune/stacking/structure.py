@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pactune.engines.snapshots import alike, fixed_parts
+from pactune.engines.snapshots import problem_snapshot, same_content
 from pactune.rounds.plan import RoundRequest
 
 __all__ = ["same_structure"]
@@ -12,7 +12,7 @@ __all__ = ["same_structure"]
 
 def same_structure(request: RoundRequest, other: RoundRequest) -> bool:
     """Whether two rounds differ in nothing that running them as one would take from the first."""
-    return alike(_structure(request), _structure(other))
+    return same_content(_structure(request), _structure(other))
 
 
 def _structure(request: RoundRequest) -> tuple[Any, ...]:
@@ -22,7 +22,7 @@ def _structure(request: RoundRequest) -> tuple[Any, ...]:
     trees = (*request.states[0][:1], *request.states[0].slots.values(), request.states[0].buffers, request.hyper)
     return (
         (plan.inner_steps, plan.derivatives, plan.path_stride, plan.risk_estimator, plan.path_estimator, request.phase),
-        (plan.trajectory.dynamics, type(objective), words, fixed_parts(problem)),
+        (plan.trajectory.dynamics, type(objective), words, problem_snapshot(problem)),
         [{name: (value.shape, value.dtype, value.device) for name, value in tree.items()} for tree in trees],
         {state.step for state in request.states},
         (problem.train.rows, problem.valid.rows, request.drawn is None, request.on_step is None),

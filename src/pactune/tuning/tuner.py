@@ -15,7 +15,7 @@ from pactune.engines import as_engine
 from pactune.engines.snapshots import ChangeDetector
 from pactune.errors import SettingError, warn_user
 from pactune.hypergradient import Estimator, Truncated
-from pactune.hypergradient.entries import Setting, check_entries
+from pactune.hypergradient.entries import GradientSettings, check_entries
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.interrupts import check_interrupt, deferred_interrupts
 from pactune.objectives import AutoZeta, Objective, PACBayes
@@ -261,7 +261,7 @@ class Tuner:
     def inputs(self) -> RunInputs:
         """Mini-batches, noise and draws, as functions of the seed."""
         if ChangeDetector().run(self.problem.try_losses, [self.problem]):
-            self.runner.engine.mark_stateful(self.problem)
+            self.runner.engine.mark_unrecordable(self.problem)
         stochastic = consumes_randomness(self.problem)
         return RunInputs(self.problem, self.inner, Streams(self.seed), stochastic, self.initial)
 
@@ -294,7 +294,7 @@ class Tuner:
     def prepare(self, zeta: float) -> None:
         """Check, before the first round, that all can be differentiated."""
         kinds = self.objective, self.risk_estimator, self.path_estimator
-        setting = Setting(*kinds, self.inner_steps, self.restart, zeta, fresh=self.lane.rounds == 0)
+        setting = GradientSettings(*kinds, self.inner_steps, self.restart, zeta, fresh=self.lane.rounds == 0)
         unseen = check_entries(self.problem, setting)
         if unseen:
             warn_user(
@@ -370,7 +370,7 @@ class Tuner:
             "last": self._last,
             "lane": self.lane.state(),
             "plain_chains": self.plain_chains.state(),
-            "stateful": self.problem in self.runner.engine.stateful,
+            "stateful": self.problem in self.runner.engine.unrecordable,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -385,4 +385,4 @@ class Tuner:
         self._pending = state["pending"] is not None
         self.fill_gradients(state["pending"] or {})
         if state["stateful"]:
-            self.runner.engine.mark_stateful(self.problem)
+            self.runner.engine.mark_unrecordable(self.problem)
