@@ -18,7 +18,7 @@ from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest
 from pactune.streams import GLOBAL_STATE, forked_rng
 from pactune.trees import Params, clone, scale, zeros_like
 
-__all__ = ["combine", "run_chains", "run_round"]
+__all__ = ["combine", "half_inverse_root", "run_chains", "run_round"]
 
 
 def run_round(request: RoundRequest, engine: Engine | None = None) -> RoundOutcome:
