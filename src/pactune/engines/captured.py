@@ -83,8 +83,8 @@ class Captured(Engine):
         longer graphs, which are captured only in rounds in which it agreed.
         """
         chains = [ReplayedChain(round_chain, t, t + 1, 1).with_copied_carry() for round_chain in round_chains]
-        problems = list(dict.fromkeys(chain.problem for chain in chains))
-        changed = self._changes.run(lambda: _step_all(round_chains, t), problems)
+        problems = {chain.problem.members[0]: chain.problem for chain in chains}
+        changed = [problems[first] for first in self._changes.run(lambda: _step_all(round_chains, t), problems)]
         graph = None if changed else self._graph(chains, self._checks, PLAIN)
         if graph is not None:
             graph.load(chains)

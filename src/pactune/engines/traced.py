@@ -101,7 +101,7 @@ class Traced(Engine):
         hyper, hyper_layout = flatten(chain.hyper)
         data, data_layout = SegmentReader(round_chain, t, t + 1).read_flat(t, 1)
         example = [*(tensor.clone() for tensor in carry), *hyper, *data]  # the eager step may overwrite the state
-        if self._changes.run(lambda: round_chain.step(t), [problem]):
+        if self._changes.run(lambda: round_chain.step(t), problem.members[:1]):
             self.mark_unrecordable(problem)
             return None
         layouts = carry_layout, hyper_layout, data_layout

@@ -49,11 +49,11 @@ class Path(NamedTuple):
     hyper: Params
 
 
-def record_path(plan: RoundPlan, lane: ChainStates, hyper: Params) -> list[Path]:
-    """Run the next round of a lane without derivatives and keep every state; the lane does not move."""
-    starts, drawn = lane._starts(hyper)
-    first = lane.rounds * plan.inner_steps
-    step_data = [lane.inputs.step_data(first + t, lane.chains) for t in range(plan.inner_steps)]
+def record_path(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[Path]:
+    """Run the next round of some chains without derivatives and keep every state; the chains do not move."""
+    starts, drawn = chains.starts(hyper)
+    first = chains.rounds * plan.inner_steps
+    step_data = [chains.inputs.step_data(first + t, chains.chains) for t in range(plan.inner_steps)]
     paths = []
     for chain, start in enumerate(starts):
         own = [data[chain] for data in step_data]

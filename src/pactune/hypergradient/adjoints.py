@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from pactune.dynamics.base import Dynamics, Number, Slots, StepAdjoint, StepInputs
-from pactune.problem import Problem
+from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, leaves, split, zeros_like
 
 __all__ = ["StepArguments", "edge_vjp", "pull_back_dynamics", "vjp"]
@@ -36,7 +36,7 @@ class StepArguments(NamedTuple):
 
 
 def pull_back_dynamics(
-    problem: Problem, dynamics: Dynamics, arguments: StepArguments, by_params: Params, by_slots: Slots
+    problem: InnerProblem, dynamics: Dynamics, arguments: StepArguments, by_params: Params, by_slots: Slots
 ) -> tuple[Params, StepAdjoint]:
     """Take a derivative with respect to the state after a step back to θ_t, the slots, ∇R_T(θ_t) and λ.
 
@@ -78,14 +78,14 @@ def edge_vjp(edges: dict[str, GradientEdge], cotangents: Params, *trees: Params)
     return split(torch.autograd.grad(list(edges.values()), inputs, given, allow_unused=True), *trees)
 
 
-def _penalty_derivative(problem: Problem, hyper: Params, found: StepAdjoint) -> Params:
+def _penalty_derivative(problem: InnerProblem, hyper: Params, found: StepAdjoint) -> Params:
     if found.penalty_at is None or found.penalty is None:
         return {}
     return problem.penalty_vjp(found.penalty_at, hyper, found.penalty)
 
 
 def _by_autograd(
-    problem: Problem, dynamics: Dynamics, arguments: StepArguments, by_params: Params, by_slots: Slots
+    problem: InnerProblem, dynamics: Dynamics, arguments: StepArguments, by_params: Params, by_slots: Slots
 ) -> tuple[Params, StepAdjoint]:
     params, gradient, hyper = leaves(arguments.params), leaves(arguments.gradient), leaves(arguments.hyper)
     slots = {slot: leaves(values) for slot, values in arguments.slots.items()}
@@ -97,7 +97,7 @@ def _by_autograd(
     return by_hyper, StepAdjoint(by_gradient, to_params, dict(zip(slots, to_slots, strict=True)))
 
 
-def _inputs(problem: Problem, arguments: StepArguments) -> StepInputs:
+def _inputs(problem: InnerProblem, arguments: StepArguments) -> StepInputs:
     factors = problem.learning_rates(arguments.params, arguments.hyper) if problem.has_learning_rates else {}
     if not problem.has_penalty:
         return StepInputs(arguments.gradient, None, factors, arguments.noise, arguments.numbers)

@@ -5,18 +5,16 @@ Estimators use only these functions. Chains and engines decide when they are cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
-from pactune.errors import GradientError
 from pactune.hypergradient.adjoints import StepArguments, edge_vjp, pull_back_dynamics, vjp
+from pactune.hypergradient.gradients import on_side_stream, params_gradient, second_order_kernels
 from pactune.hypergradient.records import (
     Adjoint,
     GradientPair,
@@ -27,12 +25,13 @@ from pactune.hypergradient.records import (
     StepRecord,
     ValueAndGradient,
 )
-from pactune.objectives.base import Objective, PathContext
+from pactune.objectives.base import MeasuredSummand, Objective, PathContext
+from pactune.objectives.stacked import measure_runs, summand_of_runs
 from pactune.parallel import SINGLE_RANK, Ranks, collect, share, spread, sum_trees
-from pactune.problem import Problem
 from pactune.problem.data import Batch
+from pactune.problem.inner_problem import InnerProblem
 from pactune.streams import seed_forward
-from pactune.trees import Params, add, clone, detach, leaves, split, zeros_like
+from pactune.trees import Params, add, clone, detach, leaves, zeros_like
 
 __all__ = ["Trajectory"]
 
@@ -53,7 +52,7 @@ class Trajectory:
         side: a CUDA stream that computes the reference gradient while the main stream computes ∇R_T.
     """
 
-    problem: Problem
+    problem: InnerProblem
     dynamics: Dynamics
     objective: Objective
     stochastic: bool = False
@@ -82,11 +81,11 @@ class Trajectory:
         with torch.enable_grad():
             context = self._context(state, data, self._factors(params, lambdas))
             train, valid = self._compared(gradient, reference, params, lambdas)
-        measured = self.objective.measure(detach(train), detach(valid), _without_graph(context))
+        measured = self._measure(detach(train), detach(valid), _without_graph(context))
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
             with torch.enable_grad():
-                value = self.objective.summand(detach(train), detach(valid), context)
+                value = self._summand(detach(train), detach(valid), context)
             outputs.append(({"summand": value}, {"summand": torch.ones_like(value)}))
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
         named = dict(zip(wanted, vjp(outputs, *wanted.values()), strict=True))
@@ -113,7 +112,7 @@ class Trajectory:
             return Observation(pair.gradient, pair.buffers)
         context = self._context(state, data, self._factors(state.params, hyper))
         train, valid = self._compared(pair.gradient, pair.reference, state.params, hyper)
-        measured = self.objective.measure(train, valid, context, by_valid=False)
+        measured = self._measure(train, valid, context, by_valid=False)
         direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train) if by_hyper else None
         return Observation(pair.gradient, pair.buffers, measured.summand, direct)
 
@@ -254,7 +253,7 @@ class Trajectory:
 
     def _train_gradient(self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool) -> Params:
         self._seed(data.keys[0] if data.keys else None)
-        with torch.enable_grad(), _second_order(graph):
+        with torch.enable_grad(), second_order_kernels(graph):
             return self._risk_gradient(self.problem.train_risk, (params, hyper, buffers), data.train, graph=graph)
 
     def _risk_gradient(
@@ -263,10 +262,10 @@ class Trajectory:
         """Return the θ-gradient of a risk at (θ, λ, buffers). Ranks that share the mini-batch add up their parts."""
         params, hyper, buffers = at
         if self.ranks.shards == 1:
-            return _gradient(risk(params, hyper, buffers, batch), params, graph=graph)
+            return params_gradient(risk(params, hyper, buffers, batch), params, graph=graph)
         part, weight = share(batch, self.ranks.shard, self.ranks.shards)
         here, lambdas = spread(self.ranks, params, hyper) if graph else (params, hyper)
-        return collect(self.ranks, _gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
+        return collect(self.ranks, params_gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
 
     def _gradient_pair(
         self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool
@@ -274,7 +273,7 @@ class Trajectory:
         """Return the two gradients; the reference is computed on the side stream if there is one."""
         after, reference = clone(buffers), Params()
         if self.objective.has_path:
-            with _side_stream(self.side):
+            with on_side_stream(self.side):
                 reference = self._reference_gradient(params, hyper, buffers, data, graph=graph)
         gradient = self._train_gradient(params, hyper, after, data, graph=graph)
         if self.side is not None and self.objective.has_path:
@@ -301,7 +300,7 @@ class Trajectory:
         if not self.objective.uses_valid_gradient:
             return zeros_like(params)
         self._seed(data.keys[1] if data.keys else None)
-        with torch.enable_grad(), _second_order(graph):
+        with torch.enable_grad(), second_order_kernels(graph):
             at = (params, hyper, clone(buffers))
             return self._risk_gradient(self.problem.valid_risk, at, data.valid, graph=graph)
 
@@ -329,6 +328,18 @@ class Trajectory:
     def _numbers(self, state: InnerState, data: StepData) -> Mapping[str, Number]:
         return self.dynamics.numbers(state.step) if data.numbers is None else data.numbers
 
+    def _measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
+        """Return q_t with its derivatives by both gradients, of every run if runs are stacked."""
+        if self.problem.runs:
+            return measure_runs(self.objective, train, valid, context, by_valid=by_valid)
+        return self.objective.measure(train, valid, context, by_valid=by_valid)
+
+    def _summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
+        """Return q_t, of every run if runs are stacked."""
+        if self.problem.runs:
+            return summand_of_runs(self.objective, train, valid, context)
+        return self.objective.summand(train, valid, context)
+
     def _context(self, state: InnerState, data: StepData, factors: Params) -> PathContext:
         eta = self._numbers(state, data)["lr"]
         tau = self.dynamics.inverse_temperature_or_none()
@@ -355,33 +366,5 @@ class Trajectory:
             seed_forward(self.problem.device, key)
 
 
-def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
-    """Return the gradient of a risk; a parameter that the risk does not use gets zeros."""
-    if not risk.requires_grad:
-        raise GradientError(
-            "a loss does not depend on the model's parameters; compute it from the model's output as a tensor, "
-            "without .item(), .detach() or no_grad()"
-        )
-    whole = risk.sum() if risk.ndim else risk  # stacked runs do not depend on each other
-    found = torch.autograd.grad(whole, list(params.values()), create_graph=graph, allow_unused=True)
-    return split(found, params)[0]
-
-
 def _without_graph(context: PathContext) -> PathContext:
     return context._replace(factors=detach(context.factors))
-
-
-@contextmanager
-def _side_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Run the block on `stream`, after all work that the current stream has queued so far."""
-    if stream is None:
-        yield
-        return
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        yield
-
-
-def _second_order(graph: bool) -> AbstractContextManager[None]:
-    """Allow only the plain attention kernel inside a graph: fused attention has no double backward."""
-    return sdpa_kernel(SDPBackend.MATH) if graph else nullcontext()

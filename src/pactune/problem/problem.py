@@ -16,6 +16,7 @@ from pactune.problem.data import Batch, Source, as_source, in_type
 from pactune.problem.evaluation import Evaluation, average
 from pactune.problem.hooks import Hooks, holders
 from pactune.problem.hyper import ExampleWeights, check_values
+from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.losses import Closure, Losses, Metrics, inputs_and_target
 from pactune.problem.modules import Names, as_ordinary, evaluating, mode, uncompiled, warn_if_compiled
 from pactune.problem.provenance import DataMark
@@ -31,7 +32,7 @@ T = TypeVar("T")
 MOST_BLOCKS = 256  # calls of a loss that only knows means, when single rows are judged
 
 
-class Problem:
+class Problem(InnerProblem):
     """A bilevel problem: a model, its hyperparameters, and the training and validation risk.
 
     Short form: `loss(model(x), y)` on both sides. General form: `train_loss(model, batch, hyper)` and
@@ -59,7 +60,8 @@ class Problem:
     Example:
         >>> model = nn.Linear(3, 2)
         >>> x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
-        >>> from pactune.problem.hyper import WeightDecay
+        >>> from pactune.problem.inner_problem import InnerProblem
+    from pactune.problem.hyper import WeightDecay
         >>> problem = Problem(model, WeightDecay(model), train=(x, y), valid=(x, y), loss=nn.functional.cross_entropy)
         >>> sorted(problem.parameters())
         ['bias', 'weight']
@@ -95,12 +97,9 @@ class Problem:
         if isinstance(weigher, ExampleWeights):
             weigher.check_rows(self.train.rows)
 
-    runs: tuple[int, ...] = ()
-    """The leading axes of risks and parameters: none, or one where many runs are one problem."""
-
     @property
     def members(self) -> list[Problem]:
-        """The problems that this one stands for: itself, or those that are stacked in it."""
+        """This problem alone."""
         return [self]
 
     # The state of the modules, as dictionaries
@@ -167,6 +166,11 @@ class Problem:
     # Structure
 
     @property
+    def has_buffers(self) -> bool:
+        """True if the model has buffers."""
+        return bool(self._names.buffers.tensors())
+
+    @property
     def has_penalty(self) -> bool:
         """Whether a penalty is added to the training risk."""
         return bool(self._hooks.penalties)
@@ -185,16 +189,6 @@ class Problem:
     def enters_losses(self) -> bool:
         """Whether λ may enter the losses themselves; if not, no double backward is ever needed for λ alone."""
         return self._losses.general or self._losses.weighs or self._names.hyper_inside_model
-
-    @property
-    def replayable(self) -> bool:
-        """Whether the mini-batches of a step can be asked for again."""
-        return self.train.replayable and self.valid.replayable
-
-    @property
-    def steady(self) -> bool:
-        """Whether every step meets the same mini-batches."""
-        return self.train.steady and self.valid.steady
 
     @property
     def predicts_with_hyper(self) -> bool:

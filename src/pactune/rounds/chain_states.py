@@ -43,11 +43,9 @@ class ChainStates:
 
     def request(self, plan: RoundPlan, hyper: Params, on_step: OnStep | None = None) -> RoundRequest:
         """Return the request for the next round."""
-        states, drawn = self._starts(hyper)
+        states, drawn = self.starts(hyper)
         first = self.rounds * plan.inner_steps
-        phase = (
-            Streams(0).key("stride", self.rounds) % plan.path_stride
-        )  # independent of the seed, so that runs of a grid share it
+        phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # without the run's seed: runs share it
         mine = self.ranks.mine(self.chains)
 
         def step_data_at(t: int) -> list[StepData]:
@@ -56,12 +54,12 @@ class ChainStates:
         return RoundRequest(plan, states, hyper, step_data_at, drawn, on_step, phase, first)
 
     def after(self, outcome: RoundOutcome) -> ChainStates:
-        """Return the states after a round; this object does not change."""
+        """Return the chains at the end of a round; these chains stay at its start until `follow`."""
         lead = self.ranks.from_leader(outcome.states[0]._replace(slots={}))
         return replace(self, states=outcome.states, lead=lead, rounds=self.rounds + 1)
 
     def follow(self, other: ChainStates) -> None:
-        """Take the states of another object."""
+        """Continue from the states of `other`."""
         self.states, self.lead, self.rounds = other.states, other.lead, other.rounds
 
     def state(self) -> dict[str, Any]:
@@ -80,7 +78,8 @@ class ChainStates:
         self.states = None if chains is None else [chains[number] for number in self.ranks.mine(self.chains)]
         self.lead = None if chains is None else chains[0]
 
-    def _starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
+    def starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
+        """Return the states at the start of the next round, and the draws from P_0 if the chains start from θ_0."""
         if self.states is not None and not self.restart:
             return self.states, None
         drawn = [self._draw(chain) for chain in self.ranks.mine(self.chains)]

@@ -77,8 +77,8 @@ class _Shapes:
         """Take a kept step."""
         return optional(record({"step": count, "params": self.params, "buffers": self.buffers, "hyper": self.hyper}))
 
-    def lane(self) -> Check:
-        """Take where the chains of a run are."""
+    def chains(self) -> Check:
+        """Take the state of the chains of a run."""
         chain = record({"params": self.params, "slots": self._slots, "buffers": self.buffers, "step": count})
         fields = {"params": self.params, "buffers": self.buffers, "chains": optional(listed(chain)), "rounds": count}
 
@@ -88,15 +88,15 @@ class _Shapes:
 
         return checked
 
-    def _chains(self, lane: dict[str, Any], where: str) -> None:
-        chains, settings = lane["chains"], self.settings
-        need((chains is None) == (lane["rounds"] == 0), f"{where}.chains", "there once a round is done", chains)
+    def _chains(self, value: dict[str, Any], where: str) -> None:
+        chains, settings = value["chains"], self.settings
+        need((chains is None) == (value["rounds"] == 0), f"{where}.chains", "there once a round is done", chains)
         if chains is None or "chains" not in settings:
             return
         need(len(chains) == settings["chains"], f"{where}.chains", f"{settings['chains']} chains", len(chains))
-        steps = settings["inner_steps"] * (1 if settings["restart"] else lane["rounds"])
+        steps = settings["inner_steps"] * (1 if settings["restart"] else value["rounds"])
         for chain in chains:
-            need(chain["step"] == steps, f"{where}.step", f"{steps} after {lane['rounds']} rounds", chain["step"])
+            need(chain["step"] == steps, f"{where}.step", f"{steps} after {value['rounds']} rounds", chain["step"])
 
     def _slots(self, value: Any, where: str) -> None:
         """Take what a dynamics remembers: its own slots like θ, those of a torch.optim optimizer to scale with θ."""
@@ -197,14 +197,14 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         start = {"params": shapes.params, "buffers": shapes.buffers, "hyper": shapes.hyper, "outer": shapes.outer()}
         record({"rows": _rows, "plain_rows": _rows, "start": record(start)})(state, "state")
         return
-    tuner = {
+    outer_run = {
         "hyper": shapes.hyper,
         "start_hyper": shapes.hyper,
         "outer": shapes.outer(),
         "pending": optional(shapes.tree(settings.get("hyperparameters"), complete=False)),
         "last": optional(_pair(shapes.hyper)),
-        "lane": shapes.lane(),
-        "plain_lane": shapes.lane(),
+        "chains": shapes.chains(),
+        "plain_chains": shapes.chains(),
         "stateful": flag,
     }
     run = {
@@ -213,13 +213,13 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "zeta": optional(finite),
         "kept": shapes.kept(),
         "plain_kept": shapes.kept(),
-        "tuner": record(tuner),
+        "run": record(outer_run),
         "listeners": named(mapping),
     }
     record(run)(state, "state")
     _check_objective(state["rows"], state["zeta"])
-    for rows, lane, kept in (("rows", "lane", "kept"), ("plain_rows", "plain_lane", "plain_kept")):
-        _check_table(state[rows], state["tuner"][lane]["rounds"], state[kept], rows)
+    for rows, chains, kept in (("rows", "chains", "kept"), ("plain_rows", "plain_chains", "plain_kept")):
+        _check_table(state[rows], state["run"][chains]["rounds"], state[kept], rows)
 
 
 def _check_objective(rows: list[dict[str, Any]], zeta: float | None) -> None:
