@@ -14,8 +14,10 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import pactune as pt
-from pactune.engines import Captured, captured, choice
-from pactune.engines.traced import as_flat, trace
+from pactune.engines import Captured, choice, cuda_graph
+from pactune.engines.graph_options import GraphOptions
+from pactune.engines.segment import flat_function
+from pactune.engines.tracing import trace
 
 
 class Graph:
@@ -39,20 +41,21 @@ def capture(graph: Graph) -> Any:
     yield
 
 
-def recorded(line: Any, engine: Captured) -> Any:
+def recorded(chain: Any, options: GraphOptions) -> Any:
     """Return the steps as a list of tensor operations, which keeps what Python said, as a CUDA graph does."""
-    return trace(as_flat(line.segment, line.shapes), [*line.carry, *line.hyper, *line.outside]).forward
+    function = flat_function(chain.segment, chain.layouts)
+    return trace(function, [*chain.carry, *chain.hyper, *chain.data]).forward
 
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "_stream", Stream)
+    monkeypatch.setattr(cuda_graph, "new_stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
-    monkeypatch.setattr(captured, "_program", recorded)
-    monkeypatch.setattr(Captured, "_reason", lambda self, round_chains: None)
+    monkeypatch.setattr(cuda_graph, "step_program", recorded)
+    monkeypatch.setattr(Captured, "_obstacle", lambda self, round_chains: None)
     monkeypatch.setattr(choice, "_checked", lambda engine, problem: engine)
 
 

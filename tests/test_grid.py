@@ -191,7 +191,7 @@ def test_cells_that_agree_stay_stacked() -> None:
         return kept[-1]
 
     pt.fit_grid(keep, GRID, outer_steps=2, engine=engine, progress=False)
-    assert not engine.stateful
+    assert not engine.unrecordable
 
 
 def test_a_cell_that_changes_on_the_way_is_not_stacked_any_more() -> None:
@@ -288,11 +288,11 @@ def test_both_gradients_at_once() -> None:
     runs = [tuner.outer_run for tuner in tuners]
     requests = [run.chains.request(run.plan(0.1), run.problem.hyperparameters()) for run in runs]
     joined = Stack(requests).join(requests)
-    (state,), (data,), trajectory = joined.states, joined.step_data(0), joined.plan.trajectory
+    (state,), (data,), trajectory = joined.states, joined.step_data_at(0), joined.plan.trajectory
     joint = JointGradients.of(trajectory, [data.train], [data.valid])
     assert joint is not None
     found = joint(state, joined.hyper, data._replace(train=joint.batch))
-    wanted = trajectory.pair(state, joined.hyper, data)
+    wanted = trajectory.gradient_pair(state, joined.hyper, data)
     for part, expected in zip(found[:2], wanted[:2], strict=True):
         for name, value in expected.items():
             assert value.abs().max() > 1e-3
@@ -313,7 +313,7 @@ def test_gradients_that_differ_in_more_than_rows_are_not_joined(changes: dict[st
     runs = [tuner.outer_run for tuner in tuners]
     requests = [run.chains.request(run.plan(0.1), run.problem.hyperparameters()) for run in runs]
     joined = Stack(requests).join(requests)
-    (data,) = joined.step_data(0)
+    (data,) = joined.step_data_at(0)
     assert JointGradients.of(joined.plan.trajectory, [data.train], [data.valid]) is None
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
-from pactune.engines.snapshots import ChangeDetector, alike, equal, snapshot
+from pactune.engines.snapshots import ChangeDetector, same_content, snapshot, snapshots_equal
 
 
 def power(p: Any) -> Any:
@@ -69,8 +69,8 @@ PAIRS: dict[str, tuple[Any, Any, bool]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_pairs(name: str) -> None:
     a, b, expected = PAIRS[name]
-    assert alike(a, b) is expected
-    assert alike(a, a)
+    assert same_content(a, b) is expected
+    assert same_content(a, a)
 
 
 def test_things_that_hold_each_other() -> None:
@@ -79,8 +79,8 @@ def test_things_that_hold_each_other() -> None:
         first.append([first])
         return first
 
-    assert alike(ring(1), ring(1))
-    assert not alike(ring(1), ring(2))
+    assert same_content(ring(1), ring(1))
+    assert not same_content(ring(1), ring(2))
 
 
 def test_a_function_that_is_not_complete() -> None:
@@ -92,7 +92,7 @@ def test_a_function_that_is_not_complete() -> None:
             later = 1
         return function
 
-    assert not alike(make(), make())
+    assert not same_content(make(), make())
 
 
 def test_changes_before_and_during_a_step_are_noticed(make: Any) -> None:
@@ -115,11 +115,11 @@ def test_an_object_of_unknown_kind_is_watched_by_what_it_holds() -> None:
     holder = Opaque()
     before = snapshot(holder)
     holder.tau = 1.0  # type: ignore[attr-defined]
-    assert not equal(snapshot(holder), before)
-    assert equal(snapshot(holder), snapshot(holder))
+    assert not snapshots_equal(snapshot(holder), before)
+    assert snapshots_equal(snapshot(holder), snapshot(holder))
 
 
 def test_a_snapshot_of_a_huge_object_ends() -> None:
     holder = Opaque()
     holder.values = [[i] for i in range(100_000)]  # type: ignore[attr-defined]
-    assert equal(snapshot(holder), snapshot(holder))
+    assert snapshots_equal(snapshot(holder), snapshot(holder))

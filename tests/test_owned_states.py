@@ -31,9 +31,9 @@ def test_a_chain_gives_its_memory_away_once_it_is_its_own(
         return advance(self, *arguments, donated=donated)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Trajectory, "advance", watch)
-    chain.jump(chain.carry, steps)
+    chain.continue_from(chain.carry, steps)
     for t in (steps, steps + 1):
-        chain.step(request.step_data(t)[0], request.hyper)
+        chain.step(request.step_data_at(t)[0], request.hyper)
     assert seen == donated
 
 
@@ -42,9 +42,9 @@ def test_the_state_at_the_start_of_a_round_survives_it(make: Make) -> None:
     request = tuner.outer_run.chains.request(tuner.outer_run.plan(0.05), tuner.problem.hyperparameters())
     before = {name: value.clone() for name, value in request.states[0].params.items()}
     chain = Chain(request.plan, request.states[0], request.hyper, None)
-    chain.jump(chain.carry, 0)
+    chain.continue_from(chain.carry, 0)
     for t in range(3):
-        chain.step(request.step_data(t)[0], request.hyper)
+        chain.step(request.step_data_at(t)[0], request.hyper)
     assert all(torch.equal(request.states[0].params[name], value) for name, value in before.items())
 
 

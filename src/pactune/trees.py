@@ -1,4 +1,4 @@
-"""Linear algebra on `dict[str, Tensor]`, the form in which parameters and hyperparameters travel."""
+"""Linear algebra on `dict[str, Tensor]`, the form of parameters and hyperparameters."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ __all__ = [
     "norm",
     "scale",
     "split",
+    "stack",
     "sub",
     "sub_",
+    "unstack",
     "zeros_like",
 ]
 
 Params = dict[str, Tensor]
 
-MANY = 8  # tensors from which on one kernel for all of them beats one for each
-LARGE = 2**14  # numbers of a tensor from which on its memory counts for more than the calls
+MANY = 8  # from this number of tensors on, one kernel for all of them is faster than one for each
+LARGE = 2**14  # from this number of elements on, the memory of a tensor costs more time than the calls
 
 
 def map_tree(function: Callable[..., Tensor], tree: Params, *others: Params) -> Params:
-    """Apply `function` to the tensors of one name, name by name."""
+    """Apply `function` to the tensors of each name."""
     return {name: function(value, *(other[name] for other in others)) for name, value in tree.items()}
 
 
@@ -74,7 +76,7 @@ def mul(a: Params, b: Params) -> Params:
 
 
 def scale(alpha: float | Tensor, a: Params) -> Params:
-    """Return αa; a vector α has a factor for each entry of the leading axis."""
+    """Return αa; a vector α has one factor for each entry of the leading axis."""
     if isinstance(alpha, Tensor) and alpha.ndim:
         return {name: value * alpha.reshape(-1, *[1] * (value.ndim - 1)) for name, value in a.items()}
     if _many(a):
@@ -118,10 +120,10 @@ def clip(a: Params, bound: float | None) -> Params:
 
 
 def blocks(a: Params) -> list[list[str]]:
-    """Return the names in blocks for operations that follow each other.
+    """Return the names in blocks, for a sequence of elementwise operations.
 
-    All at once on an accelerator and for small tensors; on a CPU large ones one by one, so that what is computed on the
-    way stays in the cache.
+    Small tensors, and all tensors on an accelerator, are one block. A large tensor on a CPU is a block by itself, so
+    that intermediate results stay in the cache.
 
     >>> blocks({"large": torch.zeros(1000, 1000), "small": torch.zeros(10), "smaller": torch.zeros(5)})
     [['small', 'smaller'], ['large']]
@@ -146,17 +148,17 @@ def clone(a: Params) -> Params:
 
 
 def detach(a: Params) -> Params:
-    """Return the same memory outside every autograd graph."""
+    """Return tensors that share the memory of `a`, outside every autograd graph."""
     return {name: value.detach() for name, value in a.items()}
 
 
 def leaves(a: Params) -> Params:
-    """Return the same memory as leaves of a new autograd graph."""
+    """Return tensors that share the memory of `a`, as leaves of a new autograd graph."""
     return {name: value.detach().requires_grad_() for name, value in a.items()}
 
 
 def split(values: Iterable[Tensor | None], *trees: Params) -> list[Params]:
-    """Give the flat `values` the names of `trees`, in order; a missing value becomes zeros."""
+    """Return the flat `values` under the names of `trees`, in order; None becomes zeros."""
     stream = iter(values)
     named: list[Params] = []
     for tree in trees:
@@ -168,8 +170,23 @@ def split(values: Iterable[Tensor | None], *trees: Params) -> list[Params]:
     return named
 
 
+def stack(trees: Sequence[Params]) -> Params:
+    """Return one tree whose tensors have a leading axis."""
+    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
+
+
+def unstack(tree: Params) -> list[Params]:
+    """Return the part of every run in a stacked tree. The parts share its memory.
+
+    >>> unstack(stack([{"w": torch.zeros(2)}, {"w": torch.ones(2)}]))[1]
+    {'w': tensor([1., 1.])}
+    """
+    columns = {name: value.unbind() for name, value in tree.items()}
+    return [dict(zip(columns, parts, strict=True)) for parts in zip(*columns.values(), strict=True)]
+
+
 def _many(a: Params, *others: Params) -> bool:
-    """Whether one kernel for all tensors pays and exists; `torch.vmap` and mixed shapes know none."""
+    """True if one kernel for all tensors pays and exists; inside `torch.vmap` there is none."""
     if len(a) < MANY:
         return False
     every = [tree[name] for tree in (a, *others) for name in a]
@@ -178,18 +195,3 @@ def _many(a: Params, *others: Params) -> bool:
 
 def _foreach(function: Callable[..., Sequence[Tensor]], a: Params, b: Params) -> Params:
     return dict(zip(a, function(list(a.values()), [b[name] for name in a]), strict=True))
-
-
-def stack(trees: Sequence[Params]) -> Params:
-    """Return one tree with a leading axis."""
-    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
-
-
-def unstack(tree: Params) -> list[Params]:
-    """Return every run's part of a stacked tree, which shares its memory.
-
-    >>> unstack(stack([{"w": torch.zeros(2)}, {"w": torch.ones(2)}]))[1]
-    {'w': tensor([1., 1.])}
-    """
-    columns = {name: value.unbind() for name, value in tree.items()}
-    return [dict(zip(columns, parts, strict=True)) for parts in zip(*columns.values(), strict=True)]

@@ -125,7 +125,7 @@ def test_a_loss_that_changed_is_not_recorded_after_a_resume(tmp_path: Path) -> N
         inner = pt.Langevin(0.05, 1000.0)
         tuner = pt.Tuner(problem, inner=inner, inner_steps=8, outer=outer, engine=engine, chains=3)
         result = tuner.fit(steps, callbacks=[Anneal()], progress=False, plain_steps=0, **arguments)
-        return result.history.drop(columns="seconds"), tuner.problem in engine.stateful
+        return result.history.drop(columns="seconds"), tuner.problem in engine.unrecordable
 
     whole, stateful = run(Traced(steps=2), 6)
     assert stateful

@@ -1,4 +1,8 @@
-"""How θ moves: one file per inner dynamics."""
+"""How θ moves: one file per inner dynamics.
+
+A dynamics is a pure function from the state, the training gradient and the noise to the next state. A new one is a file
+here with a class that implements `step`.
+"""
 
 from __future__ import annotations
 

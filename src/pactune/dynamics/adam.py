@@ -88,7 +88,7 @@ class Adam(Dynamics):
     def _fused(
         self, params: Params, slots: Slots, gradient: Params, numbers: Mapping[str, Number], *, donated: bool = False
     ) -> tuple[Params, Slots]:
-        """Make the same step with one kernel per operation for all tensors, where no derivative is wanted."""
+        """Make the same step with one kernel per operation for all tensors; it cannot be differentiated."""
         first, second = (dict(slots[slot]) for slot in ("first", "second"))
         moved = dict(params)
         for names in blocks(params) if donated else [list(params)]:
@@ -101,7 +101,7 @@ class Adam(Dynamics):
     def _block(
         self, p: Tensors, m: Tensors, v: Tensors, g: Tensors, numbers: Mapping[str, Number], *, donated: bool
     ) -> tuple[Tensors, Tensors, Tensors]:
-        """Return the parameters and the moving averages of some tensors after the step."""
+        """Return the parameters and the moving averages of some tensors after the step, in place if `donated`."""
         beta1, beta2 = self.betas
         if donated:
             torch._foreach_lerp_(m, g, 1 - beta1)
@@ -121,9 +121,9 @@ class Adam(Dynamics):
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
     ) -> StepAdjoint | None:
-        """Return the adjoint in closed form; with a decoupled penalty, that of the decay comes first.
+        """Return the adjoint in closed form, or None with a clip.
 
-        With a clip there is none.
+        With a decoupled penalty the adjoint goes through the decay first.
         """
         if self.clip is not None:
             return None
@@ -143,7 +143,7 @@ class Adam(Dynamics):
     def _moments_adjoint(
         self, gradient: Params, after: Slots, by_moved: Params, by_slots: Slots, numbers: Mapping[str, Number]
     ) -> tuple[Params, Slots]:
-        """Take the derivative with respect to θ − η m̂/(√v̂ + ε) back to the gradient and to the moving averages.
+        """Pull the derivative with respect to θ − η m̂/(√v̂ + ε) back to the gradient and to the moving averages.
 
         With r = √v/c₂ + ε and c₁, c₂ the bias corrections: dm = −(η/c₁)/r and dv = (η/c₁) m/(2 c₂ r² √v), where v = 0
         has dv = 0 (see `_root`).
@@ -177,8 +177,8 @@ class Adam(Dynamics):
 def _root(v: Tensor) -> Tensor:
     """Return √v with a finite derivative at v = 0.
 
-    A weight behind an input that is always 0 has gradient 0 and v = 0; there the moving average in the numerator
-    is 0 too, so the derivative of the step through √v is 0 and not the 0·∞ of autograd.
+    A weight whose input is always 0 has gradient 0 and v = 0. Its moving average in the numerator is 0 too, so the
+    derivative of the step through √v is 0, and not the 0·∞ of autograd.
     """
     if not v.requires_grad:
         return v.sqrt()

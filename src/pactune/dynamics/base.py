@@ -1,4 +1,4 @@
-"""What an inner dynamics is: a pure, differentiable step whose noise is an argument."""
+"""The interface of an inner dynamics: a pure, differentiable step whose noise is an argument."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ Number = float | Tensor
 
 
 class StepInputs(NamedTuple):
-    """What a step needs besides the parameters and its own slots.
+    """The inputs of a step, besides the parameters and the slots.
 
     Attributes:
         gradient: ∇R_T(θ_t) without the penalty.
         penalty_gradient: the penalty's θ-gradient as a function of θ, None without a penalty.
-        factors: factors on the step size by parameter name; a name that is missing has factor 1.
-        noise: a standard normal draw ξ_t, for dynamics that want it.
-        numbers: what changes with the step count, as `Dynamics.numbers` gives it; tensors where steps are recorded once
-            and run many times.
-        penalty_product: (θ, v) ↦ ∇²penalty(θ) v, for the way back; None without a penalty.
-        donated: whether nobody needs the parameters and the slots any more, so that the step may write into them.
+        factors: factors on the step size by parameter name; a missing name has factor 1.
+        noise: a standard normal draw ξ_t; None if the dynamics uses no noise.
+        numbers: the numbers that change with the step count, from `Dynamics.numbers`. They are tensors if an engine
+            records the step once and runs it many times.
+        penalty_product: (θ, v) ↦ ∇²penalty(θ) v, for `pull_back`; None without a penalty.
+        donated: True if nobody needs the parameters and the slots any more, so that the step may write into them.
     """
 
     gradient: Params
@@ -56,13 +56,13 @@ class StepInputs(NamedTuple):
 
 
 class StepAdjoint(NamedTuple):
-    """A derivative with respect to the state after a step, taken back to what the step was made of.
+    """A derivative with respect to the state after a step, pulled back to the inputs of the step.
 
     Attributes:
         gradient: with respect to ∇R_T(θ_t).
-        params: with respect to θ_t, other than through ∇R_T(θ_t).
+        params: with respect to θ_t, without the part through ∇R_T(θ_t).
         slots: with respect to the slots before the step.
-        penalty_at: where the step took the penalty's gradient, None without a penalty.
+        penalty_at: the parameters at which the step took the penalty's gradient; None without a penalty.
         penalty: with respect to that gradient.
     """
 
@@ -74,41 +74,48 @@ class StepAdjoint(NamedTuple):
 
 
 class Dynamics(ABC):
-    """How θ moves. Settings are frozen; what a step remembers lives in named slots of tensors.
+    """How θ moves. The object holds only settings; tensors that a step remembers are in named slots.
 
-    To add one, subclass, write `step`, and add a row to the conformance table of the tests. A step must not look at
-    its own count: whatever depends on it (a schedule, a bias correction) comes through `numbers`.
+    To add one, subclass, write `step`, and add a row to the conformance table of the tests. A step must not read the
+    step count: numbers that depend on it (a schedule, a bias correction) come from `numbers`.
+
+    Attributes:
+        lr: η, a number or a function of the step.
+        clip: the norm to which a step clips its gradient; None clips nothing.
+        differentiable: False if the step cannot be differentiated.
+        uses_noise: True if the step reads `StepInputs.noise`.
+        pull_back_needs_gradient: False if `pull_back` always has a closed form that does not read the gradient's value.
     """
 
     lr: Schedule
 
-    clip: float | None = None  # the norm to which a step clips its gradient
+    clip: float | None = None
     differentiable: bool = True
     uses_noise: bool = False
-    pull_back_needs_gradient: bool = True  # False where `pull_back` always has a closed form without its value
+    pull_back_needs_gradient: bool = True
 
     def slots(self, params: Params) -> Slots:
-        """Return what the dynamics remembers at θ_0."""
+        """Return the slots at θ_0: tensors that the dynamics remembers from step to step."""
         return {}
 
     @abstractmethod
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
-        """Return θ_{t+1} and the slots after the step; nothing is changed in place."""
+        """Return θ_{t+1} and the slots after the step, without changes in place unless the inputs are donated."""
 
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
     ) -> StepAdjoint | None:
-        """Take the derivative with respect to the state after a step back through the step, in closed form.
+        """Pull a derivative with respect to the state after a step back through the step, in closed form.
 
         Args:
             params: θ_t.
             slots: the slots before the step.
-            inputs: what the step met, without factors on the step size.
+            inputs: the inputs of the step, without factors on the step size.
             by_params: the derivative with respect to θ_{t+1}.
-            by_slots: the derivative with respect to the slots after the step; a slot that is missing has zeros.
+            by_slots: the derivative with respect to the slots after the step; a missing slot means zeros.
 
         Returns:
-            None where no closed form is known: autograd then goes through `step`.
+            The derivatives, or None without a closed form: autograd then goes through `step`.
         """
         return None
 
@@ -129,20 +136,20 @@ class Dynamics(ABC):
         return eta
 
     def numbers(self, step: int) -> dict[str, float]:
-        """Return what a step needs that changes with the number of steps since θ_0; `lr` is always among it."""
+        """Return the numbers of a step that change with the number of steps since θ_0; `lr` is always one of them."""
         return {"lr": self.learning_rate(step)}
 
     def inverse_temperature_or_none(self) -> float | None:
-        """Return τ where the dynamics has a finite one."""
+        """Return τ; None if the dynamics has no finite τ."""
         return None
 
     def pull_back_form(self) -> Dynamics:
-        """Return the dynamics whose step is differentiated in place of this one's: itself, where that is possible."""
+        """Return the dynamics whose step is differentiated in place of this one; itself if it is differentiable."""
         return self
 
 
 def step_size(eta: Number, factors: Params, name: str) -> Number:
-    """Return η_t, times the hyperparameter's factor where there is one."""
+    """Return η_t times the hyperparameter's factor, if there is one."""
     return eta * factors[name] if name in factors else eta
 
 
@@ -175,7 +182,7 @@ def decay(params: Params, inputs: StepInputs, eta: Number) -> Params:
 def coupled_adjoint(
     by_gradient: Params, by_params: Params, slots: Slots, at: Params, inputs: StepInputs
 ) -> StepAdjoint:
-    """Return the adjoint of a step along ∇R_T + ∇penalty, both taken at `at`, from that of their sum."""
+    """Return the adjoint of a step along ∇R_T + ∇penalty, given the adjoint of their sum; both are taken at `at`."""
     if inputs.penalty_product is None:
         return StepAdjoint(by_gradient, by_params, slots)
     return StepAdjoint(by_gradient, add(by_params, inputs.penalty_product(at, by_gradient)), slots, at, by_gradient)
@@ -188,6 +195,6 @@ def check_clip(value: float | None) -> None:
 
 
 def check_positive(name: str, value: Schedule) -> None:
-    """Raise unless a number is positive and finite; a schedule is checked where it is used."""
+    """Raise unless a number is positive and finite; a schedule is checked when it is called."""
     if not callable(value) or isinstance(value, type):
         check_number(name, value, POSITIVE)

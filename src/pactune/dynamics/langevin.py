@@ -48,7 +48,7 @@ class Langevin(Dynamics):
 
     @property
     def pull_back_needs_gradient(self) -> bool:  # type: ignore[override]
-        """Whether autograd has to go through the step."""
+        """True if autograd has to go through the step."""
         return self.clip is not None
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Langevin(Dynamics):
         check_number("inverse_temperature", self.inverse_temperature, ANY_POSITIVE)
 
     def inverse_temperature_or_none(self) -> float | None:
-        """Return τ where it is finite."""
+        """Return τ; None if it is infinite."""
         return self.inverse_temperature if math.isfinite(self.inverse_temperature) else None
 
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
@@ -76,7 +76,7 @@ class Langevin(Dynamics):
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
     ) -> StepAdjoint | None:
-        """Return the adjoint in closed form; noise that is given adds nothing. With a clip there is none."""
+        """Return the adjoint in closed form, or None with a clip. The noise does not change it."""
         if self.clip is not None:
             return None
         return coupled_adjoint(scale(-inputs.numbers["lr"], by_params), by_params, {}, params, inputs)

@@ -54,7 +54,7 @@ class SGD(Dynamics):
 
     @property
     def pull_back_needs_gradient(self) -> bool:  # type: ignore[override]
-        """Whether autograd has to go through the step."""
+        """True if autograd may have to go through the step."""
         return self.decoupled or self.clip is not None
 
     def slots(self, params: Params) -> Slots:
@@ -76,7 +76,7 @@ class SGD(Dynamics):
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
     ) -> StepAdjoint | None:
-        """Return the adjoint in closed form; with a decoupled penalty or a clip there is none."""
+        """Return the adjoint in closed form, or None with a decoupled penalty or a clip."""
         if self.clip is not None or (self.decoupled and inputs.penalty_gradient is not None):
             return None
         by_gradient, before = scale(-inputs.numbers["lr"], by_params), Slots()

@@ -1,4 +1,4 @@
-"""Any optimizer of `torch.optim` as an inner dynamics, for estimators that look at most one step back."""
+"""Any optimizer of `torch.optim` as an inner dynamics, for estimators that go back at most one step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Factory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class TorchOptim(Dynamics):
-    """The step of `factory(params)`, with the optimizer's memory kept in slots.
+    """The step of `factory(params)`, with the optimizer's state kept in slots.
 
-    The step is not differentiable. T1–T2 (K = 1) uses what Luketina et al. use, the gradient step of the same
-    learning rate, in its place; larger K is refused.
+    The step is not differentiable. T1–T2 (K = 1) differentiates the gradient step of the same learning rate in its
+    place, as Luketina et al. do. Larger K raises an error.
 
     Args:
         factory: for instance `functools.partial(torch.optim.RMSprop, lr=1e-3)`.
@@ -49,19 +49,19 @@ class TorchOptim(Dynamics):
         return float(self._optimizer([torch.zeros(1, requires_grad=True, device="cpu")]).param_groups[0]["lr"])
 
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
-        """Return θ_{t+1} and the optimizer's memory, as tensors by slot and parameter name."""
+        """Return θ_{t+1} and the optimizer's state, as tensors by slot and parameter name."""
         gradient = inputs.gradient if self.decoupled else coupled(params, inputs)
         owned = {name: p.detach().clone().requires_grad_() for name, p in params.items()}
         optimizer = self._optimizer(list(owned.values()))
         for name, leaf in owned.items():
             leaf.grad = gradient[name].detach()
-            memory = {slot: values[name].clone() for slot, values in slots.items() if name in values}
-            if memory:
-                optimizer.state[leaf] = memory
+            state = {slot: values[name].clone() for slot, values in slots.items() if name in values}
+            if state:
+                optimizer.state[leaf] = state
         optimizer.step()
         moved = {name: leaf.detach() for name, leaf in owned.items()}
         eta = optimizer.param_groups[0]["lr"]
-        return (decay(moved, inputs, eta) if self.decoupled else moved), _memory(optimizer, owned)
+        return (decay(moved, inputs, eta) if self.decoupled else moved), _state_slots(optimizer, owned)
 
     def pull_back_form(self) -> Dynamics:
         """Return the plain gradient step of the same learning rate."""
@@ -79,7 +79,7 @@ class TorchOptim(Dynamics):
         return optimizer
 
 
-def _memory(optimizer: torch.optim.Optimizer, owned: Params) -> Slots:
+def _state_slots(optimizer: torch.optim.Optimizer, owned: Params) -> Slots:
     slots: Slots = {}
     for name, leaf in owned.items():
         for slot, value in optimizer.state[leaf].items():

@@ -1,7 +1,7 @@
 """How inner steps are executed: one by one, from a recording, compiled, or as a CUDA graph.
 
-An engine runs the first steps of a round, which no estimator has to see. It returns the same numbers as steps run
-one by one, and it checks this in every round. A new engine is a file here and a name in `choice`.
+An engine runs the first steps of a round, which no estimator needs one by one. It gives the same numbers as the eager
+engine, and it checks this in every round. A new engine is a file here and a name in `choice`.
 """
 
 from pactune.engines.captured import Captured

@@ -1,4 +1,4 @@
-"""Which engine a name stands for."""
+"""The names of the engines, and the choice of "auto"."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pactune.rounds.engine import Engine
 
 __all__ = ["as_engine"]
 
-SMALL = 200_000  # parameters below which what stands between the kernels outweighs the kernels
-WARM_UP = 1000  # inner steps before "auto" records anything
+SMALL = 200_000  # parameters; in a smaller model Python takes more time than the kernels
+WARM_UP = 1000  # inner steps of a run before "auto" records anything
 
 NAMES: dict[str, Callable[[], Engine]] = {
     "eager": Eager,
@@ -28,13 +28,13 @@ NAMES: dict[str, Callable[[], Engine]] = {
 
 
 def as_engine(engine: str | Engine, problem: Problem) -> Engine:
-    """Return the engine of a name.
+    """Return the engine with this name.
 
-    "auto" captures on a CUDA device. On a CPU small models are traced, which is the eager engine bit for bit, and
-    others run eagerly; compiling changes the last bits and takes a minute, so it has to be asked for.
+    "auto" captures on a CUDA device. On a CPU it traces small models, which gives the numbers of the eager engine bit
+    for bit, and it runs others eagerly. It never compiles, because compiling changes the last bits and takes a minute.
 
     Raises:
-        SettingError: for an unknown name, or an engine that needs a CUDA device where the model is on another.
+        SettingError: the name is unknown, or the engine needs a CUDA device and the model is on another one.
     """
     if isinstance(engine, Engine):
         return _checked(engine, problem)
@@ -49,7 +49,7 @@ def as_engine(engine: str | Engine, problem: Problem) -> Engine:
 
 
 def _checked(engine: Engine, problem: Problem) -> Engine:
-    """Return an engine; raise where its settings break their rules or the model is on the wrong device."""
+    """Return an engine; raise if its settings are invalid or the model is on the wrong device."""
     if isinstance(engine, Captured) and problem.device.type != "cuda":
         raise SettingError(
             f'`engine`: "captured" and "fused" replay CUDA graphs, and the model is on {problem.device}; move model, '

@@ -1,4 +1,4 @@
-"""The eager engine: plain autograd, one step after the other, any model."""
+"""The eager engine: plain autograd, one step after the other, for any model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Eager"]
 
 @dataclass
 class Eager(Engine):
-    """Run every step as it is written. The reference for every other engine."""
+    """Run every step with plain autograd. This is the reference for every other engine."""
 
-    def run_ahead(self, round_chains: Sequence[RoundChain], steps: int) -> int:
-        """Run nothing ahead."""
+    def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
+        """Run nothing: the chains run every step themselves."""
         return 0
 
-    def mark_stateful(self, problem: InnerProblem) -> None:
-        """Do nothing: every step is run as it is written."""
+    def mark_unrecordable(self, problem: InnerProblem) -> None:
+        """Do nothing: this engine records nothing."""

@@ -17,12 +17,12 @@ __all__ = ["JointGradients"]
 
 
 class JointGradients:
-    """Both gradients of a step as those of twice as many runs, the second half on the validation rows.
+    """Both gradients of a step as the gradients of twice as many runs; the second half gets the validation rows.
 
-    Small models spend their time in starting kernels, and this way there are half as many.
+    Small models spend their time on launching kernels. This form launches half as many.
 
     Attributes:
-        batch: the mini-batches of both halves.
+        batch: the training and the validation mini-batch, concatenated.
     """
 
     def __init__(self, problem: InnerProblem, batch: Batch) -> None:
@@ -30,7 +30,7 @@ class JointGradients:
 
     @classmethod
     def of(cls, trajectory: Trajectory, train: Sequence[Batch], valid: Sequence[Batch]) -> JointGradients | None:
-        """Return it for stacked runs whose two risks are one function of θ and of mini-batches of one shape."""
+        """Return the joint form if both risks of the stacked runs are one function and their batches have one shape."""
         problem, objective = trajectory.problem, trajectory.objective
         compares = objective.has_path and objective.uses_valid_gradient and not objective.compares_default
         if not (compares and len(train) == len(valid) == 1 and train[0].stacked and valid[0].stacked):
@@ -45,7 +45,7 @@ class JointGradients:
         return cls(problem, Batch(data, train[0].rows, stacked=True))
 
     def __call__(self, state: InnerState, hyper: Params, data: StepData) -> GradientPair:
-        """Return the two gradients at θ_t, where the data's training batch is the joint one."""
+        """Return the two gradients at θ_t; `data.train` must be the joint batch."""
         params, lambdas = ({name: torch.cat([v, v]) for name, v in tree.items()} for tree in (state.params, hyper))
         params = leaves(params)
         with torch.enable_grad():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.hypergradient.records import GradientPair, InnerState, Observation, StepData
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem.data import Batch
@@ -16,13 +17,11 @@ from pactune.rounds.chain import Carry
 from pactune.rounds.engine import ORDERED, RoundChain
 from pactune.trees import Params, add
 
-__all__ = ["Flat", "Segment", "SegmentData", "SegmentReader", "Shape", "flatten", "refusal"]
-
-Flat = list[Tensor]
+__all__ = ["Segment", "SegmentData", "SegmentReader", "flat_function", "recording_obstacle"]
 
 
-def refusal(round_chain: RoundChain) -> str | None:
-    """Return why the steps of a chain cannot be recorded, None when they can."""
+def recording_obstacle(round_chain: RoundChain) -> str | None:
+    """Return why the steps of a chain cannot be recorded; None if they can."""
     trajectory = round_chain.chain.plan.trajectory
     if trajectory.stochastic:
         return "a forward draws random numbers, which are seeded step by step"
@@ -32,44 +31,21 @@ def refusal(round_chain: RoundChain) -> str | None:
         return "ranks that share a mini-batch talk to each other at every step"
     if not trajectory.problem.replayable:
         return ORDERED
-    data = round_chain.step_data(0)
+    data = round_chain.step_data_at(0)
     for role, batch in (("train", data.train), ("valid", data.valid)):
-        strange = [leaf for leaf in pytree.tree_leaves(batch.data) if not isinstance(leaf, Tensor)]
-        if strange:
-            return f"a batch of `{role}` holds a {type(strange[0]).__name__} and not tensors alone"
+        others = [leaf for leaf in pytree.tree_leaves(batch.data) if not isinstance(leaf, Tensor)]
+        if others:
+            return f"a batch of `{role}` holds a {type(others[0]).__name__} and not tensors alone"
     return None
 
 
-class Shape(NamedTuple):
-    """How a flat list of tensors is put together again; calls of equal shapes can share a recording."""
-
-    spec: pytree.TreeSpec
-    constants: tuple[tuple[int, Any], ...]
-    tensors: tuple[tuple[torch.Size, torch.dtype], ...]
-
-    def restore(self, flat: Sequence[Tensor]) -> Any:
-        """Return the nested value of a flat list."""
-        leaves: list[Any] = list(flat)
-        for position, constant in self.constants:
-            leaves.insert(position, constant)
-        return pytree.tree_unflatten(leaves, self.spec)
-
-
-def flatten(value: Any) -> tuple[Flat, Shape]:
-    """Return the tensors of a nested value, and how to put it together again."""
-    leaves, spec = pytree.tree_flatten(value)
-    flat = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    constants = tuple((i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor))
-    return flat, Shape(spec, constants, tuple((tensor.shape, tensor.dtype) for tensor in flat))
-
-
 class SegmentData(NamedTuple):
-    """What the steps of a segment meet.
+    """The data of the steps of a segment.
 
     Attributes:
-        train: a mini-batch per step, or one that all steps share.
-        valid: the same, of the validation set.
-        noise: ξ_t of every step, empty without noise.
+        train: a training mini-batch per step, or one that all steps share.
+        valid: a validation mini-batch per step, or one that all steps share.
+        noise: ξ_t of every step; empty without noise.
         numbers: the dynamics' numbers, each of shape (steps,).
     """
 
@@ -79,7 +55,7 @@ class SegmentData(NamedTuple):
     numbers: dict[str, Tensor]
 
     def single(self, t: int) -> SegmentData:
-        """Return what one of the steps meets."""
+        """Return the data of step t as a segment of one step."""
         return SegmentData(
             [self.train[t % len(self.train)]],
             [self.valid[t % len(self.valid)]],
@@ -88,7 +64,7 @@ class SegmentData(NamedTuple):
         )
 
     def step_data(self, steps: int) -> list[StepData]:
-        """Return what every step meets."""
+        """Return the data of every step."""
         columns = {name: column.unbind() for name, column in self.numbers.items()}
         return [
             StepData(
@@ -103,42 +79,42 @@ class SegmentData(NamedTuple):
 
 
 class SegmentReader:
-    """What a chain meets in a round, segment by segment.
+    """Reads the data of a chain in a round, segment by segment.
 
     Args:
-        round_chain: the chain and its step_data.
-        start: the first step of the round that is asked for.
-        stop: the step after the last one.
+        round_chain: the chain and its data.
+        start: the first step that is read.
+        stop: the step after the last one that is read.
     """
 
     def __init__(self, round_chain: RoundChain, start: int, stop: int) -> None:
-        self._ticks, self._start = round_chain.step_data, start
+        self._step_data_at, self._start = round_chain.step_data_at, start
         trajectory, first = round_chain.chain.plan.trajectory, round_chain.chain.carry.state.step
         table = [trajectory.dynamics.numbers(first + t) for t in range(stop - start)]
         problem = trajectory.problem
-        self._steady = problem.steady and not trajectory.dynamics.uses_noise
-        self._known: dict[int, tuple[Flat, Shape]] = {}
+        self._constant = problem.steady and not trajectory.dynamics.uses_noise  # every step has the same data
+        self._known: dict[int, tuple[TensorList, TreeLayout]] = {}
         self._numbers = {
             name: torch.tensor([row[name] for row in table], dtype=problem.dtype, device=problem.device)
             for name in (table[0] if table else ())
         }
 
-    def flat(self, start: int, steps: int) -> tuple[Flat, Shape]:
-        """Return `take` as a flat list; where all steps meet the same, only the numbers are looked up."""
+    def read_flat(self, start: int, steps: int) -> tuple[TensorList, TreeLayout]:
+        """Return `read` as a flat list. If every step has the same data, only the numbers are looked up again."""
         if steps not in self._known:
-            flat, shape = flatten(self.take(start, steps))
-            if not self._steady:
-                return flat, shape
-            self._known[steps] = (flat[: len(flat) - len(self._numbers)], shape)
-        flat, shape = self._known[steps]
-        return flat + list(self._columns(start, steps).values()), shape
+            flat, layout = flatten(self.read(start, steps))
+            if not self._constant:
+                return flat, layout
+            self._known[steps] = (flat[: len(flat) - len(self._numbers)], layout)
+        flat, layout = self._known[steps]
+        return flat + list(self._columns(start, steps).values()), layout
 
-    def take(self, start: int, steps: int) -> SegmentData:
-        """Return what the steps from `start` on meet."""
-        step_data = [self._ticks(t) for t in range(start, start + (1 if self._steady else steps))]
+    def read(self, start: int, steps: int) -> SegmentData:
+        """Return the data of `steps` steps, starting at step `start`."""
+        step_data = [self._step_data_at(t) for t in range(start, start + (1 if self._constant else steps))]
         return SegmentData(
-            _once([data.train for data in step_data]),
-            _once([data.valid for data in step_data]),
+            _deduplicated([data.train for data in step_data]),
+            _deduplicated([data.valid for data in step_data]),
             [data.noise for data in step_data if data.noise is not None],
             self._columns(start, steps),
         )
@@ -148,24 +124,24 @@ class SegmentReader:
         return {name: column[first : first + steps] for name, column in self._numbers.items()}
 
 
-def _once(batches: list[Batch]) -> list[Batch]:
-    """Return one batch where all are the same object, as a full batch is."""
+def _deduplicated(batches: list[Batch]) -> list[Batch]:
+    """Return one batch if all are the same object, as full batches are."""
     return batches[:1] if all(batch is batches[0] for batch in batches) else batches
 
 
-FindPair = Callable[[InnerState, Params, StepData], GradientPair]
-Finish = Callable[[Carry, Params, StepData, GradientPair], Carry]
+GradientPairFunction = Callable[[InnerState, Params, StepData], GradientPair]
+StepFromPair = Callable[[Carry, Params, StepData, GradientPair], Carry]
 
 
 class Segment:
-    """A few steps of a chain as a pure function of (carry, λ, what they meet).
+    """A few steps of a chain as a pure function of (carry, λ, data).
 
     Args:
-        trajectory: the pure functions.
-        measured: for every step, whether Δ_t is measured.
-        derived: whether the direct λ-derivatives are summed.
-        pair: another way to find the two gradients of a step.
-        finish: another way to do what `finish` does.
+        trajectory: the pure functions of a step.
+        measured: one flag per step, True if Δ_t is measured.
+        sums_derivatives: True if the direct λ-derivatives are summed.
+        gradient_pair: replaces `Trajectory.gradient_pair`.
+        step_from_pair: replaces the method `step_from_pair`.
     """
 
     def __init__(
@@ -173,49 +149,65 @@ class Segment:
         trajectory: Trajectory,
         measured: tuple[bool, ...],
         *,
-        derived: bool,
-        pair: FindPair | None = None,
-        finish: Finish | None = None,
+        sums_derivatives: bool,
+        gradient_pair: GradientPairFunction | None = None,
+        step_from_pair: StepFromPair | None = None,
     ) -> None:
-        self.trajectory, self.measured, self.derived = trajectory, measured, derived
-        self._pair, self._finish = pair or trajectory.pair, finish or self.finish
+        self.trajectory, self.measured, self.sums_derivatives = trajectory, measured, sums_derivatives
+        self._gradient_pair = gradient_pair or trajectory.gradient_pair
+        self._step_from_pair = step_from_pair or self.step_from_pair
 
     @classmethod
     def of(cls, round_chain: RoundChain, start: int, steps: int) -> Segment:
-        """Return the steps of a chain's round from `start` on."""
+        """Return `steps` steps of a chain, starting at step `start` of its round."""
         plan = round_chain.chain.plan
-        derived = bool(plan.derivatives and plan.trajectory.objective.has_path)
+        sums_derivatives = bool(plan.derivatives and plan.trajectory.objective.has_path)
         measured = tuple(round_chain.chain.measures(start + i) for i in range(steps))
-        return cls(plan.trajectory, measured, derived=derived)
+        return cls(plan.trajectory, measured, sums_derivatives=sums_derivatives)
 
-    def __call__(self, carry: Carry, hyper: Params, outside: SegmentData) -> Carry:
+    def __call__(self, carry: Carry, hyper: Params, segment_data: SegmentData) -> Carry:
         """Run the steps."""
-        for data, measured in zip(outside.step_data(len(self.measured)), self.measured, strict=True):
+        for data, measured in zip(segment_data.step_data(len(self.measured)), self.measured, strict=True):
             carry = self._step(carry, hyper, data, measured=measured)
         return carry
 
     def _step(self, carry: Carry, hyper: Params, data: StepData, *, measured: bool) -> Carry:
-        if measured and self.trajectory.parts(by_hyper=self.derived):
-            return self._finish(carry, hyper, data, self._pair(carry.state, hyper, data))
+        if measured and self.trajectory.pair_suffices(by_hyper=self.sums_derivatives):
+            return self._step_from_pair(carry, hyper, data, self._gradient_pair(carry.state, hyper, data))
         if measured:
-            seen = self.trajectory.observe(carry.state, hyper, data, by_hyper=self.derived, by_params=False)
+            by_hyper = self.sums_derivatives
+            observation = self.trajectory.observe(carry.state, hyper, data, by_hyper=by_hyper, by_params=False)
         else:
-            seen = self.trajectory.look(carry.state, hyper, data)
-        return self._moved(carry, hyper, data, seen)
+            observation = self.trajectory.observe_gradient(carry.state, hyper, data)
+        return self._advance(carry, hyper, data, observation)
 
-    def finish(self, carry: Carry, hyper: Params, data: StepData, pair: GradientPair) -> Carry:
-        """Return the carry after a step, from its two gradients."""
-        seen = self.trajectory.judge(carry.state, hyper, data, pair, by_hyper=self.derived)
-        return self._moved(carry, hyper, data, seen)
+    def step_from_pair(self, carry: Carry, hyper: Params, data: StepData, pair: GradientPair) -> Carry:
+        """Return the carry after a step, given its two gradients."""
+        observation = self.trajectory.measure_pair(carry.state, hyper, data, pair, by_hyper=self.sums_derivatives)
+        return self._advance(carry, hyper, data, observation)
 
-    def _moved(self, carry: Carry, hyper: Params, data: StepData, seen: Observation) -> Carry:
-        total = carry.total if seen.summand is None else carry.total + seen.summand
-        sums = carry.sums if seen.by_hyper is None else add(carry.sums, seen.by_hyper)
-        moved = self.trajectory.advance(carry.state, hyper, data, seen)
-        return Carry(moved._replace(step=carry.state.step), total, sums)  # the count lives outside
+    def _advance(self, carry: Carry, hyper: Params, data: StepData, observation: Observation) -> Carry:
+        total = carry.total if observation.summand is None else carry.total + observation.summand
+        sums = carry.sums if observation.by_hyper is None else add(carry.sums, observation.by_hyper)
+        state = self.trajectory.advance(carry.state, hyper, data, observation)
+        return Carry(state._replace(step=carry.state.step), total, sums)  # the engine counts the steps
 
-    def same(self, other: Segment) -> bool:
-        """Whether another segment is the same function."""
+    def is_same_function(self, other: Segment) -> bool:
+        """Return True if two segments compute the same function."""
         a, b = self.trajectory, other.trajectory
         same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
-        return same and a.dynamics == b.dynamics and self.measured == other.measured and self.derived == other.derived
+        flags = self.measured == other.measured and self.sums_derivatives == other.sums_derivatives
+        return same and a.dynamics == b.dynamics and flags
+
+
+def flat_function(segment: Segment, layouts: tuple[TreeLayout, ...]) -> Callable[..., TensorList]:
+    """Return a segment as a function of one flat list of tensors: those of the carry, of λ and of the data."""
+    ends = [sum(len(layout.tensors) for layout in layouts[: i + 1]) for i in range(3)]
+
+    def function(*tensors: Tensor) -> TensorList:
+        carry: Carry = layouts[0].restore(tensors[: ends[0]])
+        hyper: Params = layouts[1].restore(tensors[ends[0] : ends[1]])
+        segment_data: SegmentData = layouts[2].restore(tensors[ends[1] :])
+        return flatten(segment(carry, hyper, segment_data))[0]
+
+    return function

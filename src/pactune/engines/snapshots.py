@@ -1,7 +1,7 @@
-"""Whether runs have one structure: the same in all but data, seed, ζ, and the values of θ, λ and the model's buffers.
+"""Snapshots of the Python objects that a problem's risks depend on, to notice that one of them has changed.
 
-What is run as one takes everything else from the first run, and what is recorded keeps it as it was, so it has to be
-the same in all runs and has to stay so.
+A recording keeps the values that it read, and stacked runs take them from the first run. So these values must stay the
+same, and they must be equal in all stacked runs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,34 @@ from torch import Tensor, nn
 
 from pactune.problem import Problem
 
-__all__ = ["ChangeDetector", "alike", "equal", "fixed_parts"]
+__all__ = ["ChangeDetector", "problem_snapshot", "same_content", "snapshots_equal"]
 
-INNER = frozenset(vars(nn.Module())) - {"training"}  # what every module has
-LEAVES = {int, float, str, bool, type(None), Tensor, nn.Parameter, CodeType, type, ModuleType}  # most of what is met
+INNER = frozenset(vars(nn.Module())) - {"training"}  # the attributes that every module has
+LEAVES = {
+    int,
+    float,
+    str,
+    bool,
+    type(None),
+    Tensor,
+    nn.Parameter,
+    CodeType,
+    type,
+    ModuleType,
+}  # the most frequent types
 PLAIN = (int, float, str, bool, type(None))
-MOST_NODES = 5000  # of one snapshot; a loss may hold a whole application, of which the rest is kept by reference
+MOST_NODES = 5000  # nodes of one snapshot; a loss may hold a whole application. The rest is kept by reference.
 
 
 class _Node(NamedTuple):
-    """Something that is made of parts; what is met a second time has its number instead."""
+    """An object with its parts. An object that occurs again has its number in place of its parts."""
 
     kind: type
     parts: tuple[Any, ...]
 
 
 class _Reference:
-    """An object itself, whatever it is made of."""
+    """An object that is compared by identity."""
 
     __slots__ = ("thing",)
 
@@ -48,12 +59,12 @@ class _Reference:
         return id(self.thing)
 
 
-def fixed_parts(problem: Problem) -> object:
-    """Return all that a problem's risks depend on beside θ, λ, buffers and data, as it is now.
+def problem_snapshot(problem: Problem) -> object:
+    """Return a snapshot of everything that a problem's risks depend on, except θ, λ, the model's buffers and the data.
 
-    Kinds and settings of the modules, frozen parameters, the buffers of λ, and the losses with what they hold. Tensors
-    are kept by reference: one that is written into stays the same, one that is replaced does not. The snapshot cannot
-    see everything that Python code may read; engines that rely on it also compare numbers.
+    The snapshot holds the types and settings of the modules, frozen parameters, the buffers of λ, and the losses with
+    their parts. It keeps tensors by reference, so it notices a replaced tensor but not one that is changed in place. It
+    cannot see everything that Python code may read; engines therefore also compare numbers.
     """
     inside = set(problem.model.modules())
     modules = [
@@ -70,49 +81,51 @@ def fixed_parts(problem: Problem) -> object:
 
 
 class ChangeDetector:
-    """Notices that what a problem's risks depend on has changed since its steps were recorded."""
+    """Notices that an object on which a problem's risks depend has changed since the first step."""
 
     def __init__(self) -> None:
         self._first: WeakKeyDictionary[Problem, object] = WeakKeyDictionary()
 
     def run(self, step: Callable[[], object], problems: Iterable[Problem]) -> list[Problem]:
-        """Run a step; return the problems that differ after it from how they were before the first one."""
+        """Run a step; return the problems whose snapshot after it differs from the one before their first step."""
         problems = list(problems)
         for problem in problems:
             if problem not in self._first:
-                self._first[problem] = fixed_parts(problem)
+                self._first[problem] = problem_snapshot(problem)
         step()
-        return [problem for problem in problems if not equal(fixed_parts(problem), self._first[problem])]
+        return [problem for problem in problems if not snapshots_equal(problem_snapshot(problem), self._first[problem])]
 
 
-def alike(a: object, b: object) -> bool:
-    """Whether two things are equal, functions and modules by what they are made of; in doubt they are not.
+def same_content(a: object, b: object) -> bool:
+    """Return True if two objects have equal parts. Functions and modules are compared by their parts.
+
+    In doubt the result is False.
 
     >>> def power(p): return lambda x: x ** p
-    >>> alike(power(2), power(2)), alike(power(2), power(3))
+    >>> same_content(power(2), power(2)), same_content(power(2), power(3))
     (True, False)
     """
-    return equal(snapshot(a), snapshot(b))
+    return snapshots_equal(snapshot(a), snapshot(b))
 
 
 def snapshot(thing: object) -> object:
-    """Return a thing as a tree of what it is made of now; what it cannot look into is a leaf, by reference."""
+    """Return an object as a tree of its current parts. An object without known parts is a leaf, kept by reference."""
     return _snapshot(thing, {})
 
 
-def _snapshot(thing: Any, met: dict[int, tuple[int, Any]]) -> Any:
+def _snapshot(thing: Any, visited: dict[int, tuple[int, Any]]) -> Any:
     parts = _parts(thing)
-    if parts is None or len(met) >= MOST_NODES:
+    if parts is None or len(visited) >= MOST_NODES:
         return thing
-    if id(thing) in met:
-        return _Node(type(thing), (met[id(thing)][0],))
-    if not isinstance(thing, tuple):  # which can hold itself only by way of something else
-        met[id(thing)] = len(met), thing  # kept alive, so that no other object gets its number
-    return _Node(type(thing), tuple(_snapshot(part, met) for part in parts))
+    if id(thing) in visited:
+        return _Node(type(thing), (visited[id(thing)][0],))
+    if not isinstance(thing, tuple):  # a tuple can hold itself only through another object
+        visited[id(thing)] = len(visited), thing  # keeps the object alive, so that no other one gets its id
+    return _Node(type(thing), tuple(_snapshot(part, visited) for part in parts))
 
 
 def _parts(thing: Any) -> tuple[Any, ...] | None:
-    """Return what decides how something behaves, None for what has no parts."""
+    """Return the parts that decide how an object behaves; None if it has no parts."""
     if type(thing) in LEAVES:
         return None
     if isinstance(thing, (list, tuple)):
@@ -120,7 +133,7 @@ def _parts(thing: Any) -> tuple[Any, ...] | None:
     if isinstance(thing, dict):
         return (*thing, *thing.values())
     if isinstance(thing, FunctionType):
-        return thing.__code__, _held(thing), thing.__defaults__, thing.__kwdefaults__, _plain_globals(thing)
+        return thing.__code__, _closure_values(thing), thing.__defaults__, thing.__kwdefaults__, _plain_globals(thing)
     if isinstance(thing, MethodType):
         return thing.__func__, thing.__self__
     if isinstance(thing, partial):
@@ -131,11 +144,11 @@ def _parts(thing: Any) -> tuple[Any, ...] | None:
         return None
     if dataclasses.is_dataclass(thing):
         return (vars(thing),)
-    return _Reference(thing), vars(thing), _plain_values(vars(type(thing)))  # two such objects are never alike
+    return _Reference(thing), vars(thing), _plain_values(vars(type(thing)))  # two such objects are never equal
 
 
 def _plain_globals(function: FunctionType) -> dict[str, Any]:
-    """Return the numbers and texts among the global variables that a function names."""
+    """Return the numbers and strings among the global variables that a function uses."""
     return _plain_values({name: function.__globals__.get(name) for name in function.__code__.co_names})
 
 
@@ -143,21 +156,21 @@ def _plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in namespace.items() if type(value) in PLAIN and not name.startswith("__")}
 
 
-def _held(function: FunctionType) -> list[Any]:
-    """Return the values that a function took with it from where it was defined."""
+def _closure_values(function: FunctionType) -> list[Any]:
+    """Return the values in a function's closure."""
     try:
         return [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:  # one of them is not there yet
+    except ValueError:  # a variable is not assigned yet
         return [object()]
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """Return a module's own attributes, other than parameters, buffers and modules."""
+    """Return a module's attributes, except parameters, buffers and submodules."""
     return {name: value for name, value in vars(module).items() if name not in INNER}
 
 
-def equal(a: Any, b: Any) -> bool:
-    """Whether two snapshots are equal."""
+def snapshots_equal(a: Any, b: Any) -> bool:
+    """Return True if two snapshots are equal."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -166,8 +179,8 @@ def equal(a: Any, b: Any) -> bool:
         return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and torch.equal(a, b)
     if isinstance(a, _Node):
         same = a.kind is b.kind and len(a.parts) == len(b.parts)
-        return same and all(equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
+        return same and all(snapshots_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
     try:
         return bool(a == b)
-    except (RuntimeError, TypeError, ValueError):  # arrays do not say yes or no
+    except (RuntimeError, TypeError, ValueError):  # the comparison of two arrays is no bool
         return False

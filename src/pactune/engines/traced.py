@@ -1,58 +1,57 @@
-"""The traced engine: a few steps recorded as a list of tensor operations, without autograd and Python between them."""
+"""The traced engine: run the inner steps from a recording of their tensor operations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from pactune.engines.segment import Flat, Segment, SegmentData, SegmentReader, Shape, flatten, refusal
+from pactune.engines.layout import TensorList, TreeLayout, flatten
+from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
+from pactune.engines.tracing import Program, trace
 from pactune.interrupts import check_interrupt
 from pactune.rounds.chain import Carry
 from pactune.rounds.engine import Engine, RoundChain, log
-from pactune.trees import Params
 
-__all__ = ["Compiled", "Program", "Traced", "as_flat", "trace"]
+__all__ = ["Compiled", "Traced"]
 
-Program = Callable[..., Sequence[Tensor]]
-MOST_RECORDINGS = 16  # checked steps of different shapes and settings, and longer recordings of each of them
+MOST_RECORDINGS = 16  # the most recordings that one list keeps; the oldest one goes first
 
 
 @dataclass
 class Recording:
-    """A segment that was recorded for tensors of certain shapes.
+    """A recorded segment, for tensors of certain shapes.
 
     Attributes:
         segment: the steps.
-        shapes: of what they start from and meet.
-        program: the recorded steps, None where recording failed.
-        longer: recordings that were made in rounds in which this one was checked, and that only such rounds use.
+        layouts: the layouts of carry, λ and data.
+        program: the recorded steps; None if recording failed.
+        longer: longer recordings. A round uses them only if this recording agreed with an eager step of the round.
     """
 
     segment: Segment
-    shapes: tuple[Shape, ...]
+    layouts: tuple[TreeLayout, ...]
     program: Program | None
     longer: list[Recording] = field(default_factory=list)
 
 
 @dataclass
 class Traced(Engine):
-    """Record the tensor operations of a few steps once, and run that list again and again.
+    """Record the tensor operations of a few steps once, and run the recording again and again.
 
-    The same kernels run in the same order as in the eager engine, so the numbers are the same bit for bit; what is
-    saved is the building of autograd graphs and the walk through modules, which outweigh the arithmetic of a small
-    model. Falls back to the eager engine, and logs why, where the steps cannot be recorded.
+    A recording runs the same kernels in the same order as the eager engine, so the numbers are equal bit for bit. It
+    saves the time to build autograd graphs and to call modules, which dominates in a small model. If the steps cannot
+    be recorded, the engine logs the reason and the steps run eagerly.
 
-    The first measured step of every round is run as it is written and compared with its recording. Where the two
-    differ, a loss or a model depends on something that has changed, and the run goes on step by step.
+    The engine runs the first measured step of every round eagerly and compares it with its recording. If the two
+    differ, a loss or a model depends on something that has changed, and the rest of the run is eager.
 
     Args:
-        steps: inner steps per recording.
-        after: inner steps of a run that pass before anything is recorded, so that a short run pays nothing.
+        steps: the number of inner steps per recording.
+        after: the number of inner steps of a run before anything is recorded, so that a short run pays nothing.
     """
 
     steps: int = 4
@@ -63,27 +62,27 @@ class Traced(Engine):
     _recordings: list[Recording] = field(default_factory=list, init=False, repr=False, compare=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
 
-    def run_ahead(self, round_chains: Sequence[RoundChain], steps: int) -> int:
+    def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
         """Run the first steps of each chain from recordings.
 
-        Whether they are recorded depends on the position in the run alone, so that a resumed run does what the
-        uninterrupted one does.
+        The decision to record depends only on the position in the run. So a resumed run equals the uninterrupted one.
         """
         if round_chains[0].position + steps <= self.after:
             return 0
-        if reason := _first_reason(round_chains):
+        if reason := next((found for one in round_chains if (found := recording_obstacle(one))), None):
             log.info("steps are run one by one: %s", reason)
             return 0
         done = [self._run(round_chain, steps) for round_chain in round_chains]
         for round_chain, count in zip(round_chains, done, strict=True):
-            for t in range(count, max(done)):  # where one chain could not be recorded and another could
-                round_chain.chain.step(round_chain.step_data(t), round_chain.chain.hyper)
+            for t in range(count, max(done)):  # another chain may have run more steps
+                round_chain.step(t)
         return max(done)
 
     def _run(self, round_chain: RoundChain, steps: int) -> int:
-        chain, start = round_chain.chain, 0
-        while start < steps and not chain.measures(start):
-            chain.step(round_chain.step_data(start), chain.hyper)
+        """Run up to `steps` steps of one chain; return how many were run."""
+        start = 0
+        while start < steps and not round_chain.chain.measures(start):
+            round_chain.step(start)
             start += 1
         if start == steps:
             return start
@@ -91,74 +90,77 @@ class Traced(Engine):
         return start + 1 if checked is None else self._run_recorded(round_chain, start + 1, steps, checked.longer)
 
     def _checked_step(self, round_chain: RoundChain, t: int) -> Recording | None:
-        """Run a measured step as it is written; return its recording if that gives the same, bit for bit.
+        """Run a measured step eagerly; return its recording if the recording gives the same result, bit for bit.
 
-        A loss or a model may read anything that Python can reach. A recording keeps what it read. So a round uses
-        a recording only if the first measured step of the round agrees with the recording of that step, and that
-        one agreed too when the other was made.
+        A loss or a model may read anything that Python can reach, and a recording keeps the values that it read. So a
+        round uses a longer recording only if the recording of its first measured step agrees with the eager step, both
+        in this round and in the round in which the longer recording was made.
         """
         chain, problem = round_chain.chain, round_chain.chain.plan.trajectory.problem
-        carry, shape = flatten(chain.carry.at_start())
-        lambdas, hyper_shape = flatten(chain.hyper)
-        outside, outside_shape = SegmentReader(round_chain, t, t + 1).flat(t, 1)
-        example = [*(tensor.clone() for tensor in carry), *lambdas, *outside]  # the step may write into the state
-        if self._changes.run(lambda: chain.step(round_chain.step_data(t), chain.hyper), problem.members[:1]):
-            self.mark_stateful(problem)
+        carry, carry_layout = flatten(chain.carry.at_start())
+        hyper, hyper_layout = flatten(chain.hyper)
+        data, data_layout = SegmentReader(round_chain, t, t + 1).read_flat(t, 1)
+        example = [*(tensor.clone() for tensor in carry), *hyper, *data]  # the eager step may overwrite the state
+        if self._changes.run(lambda: round_chain.step(t), problem.members[:1]):
+            self.mark_unrecordable(problem)
             return None
-        shapes = shape, hyper_shape, outside_shape
-        checked = self._recording(self._recordings, Segment.of(round_chain, t, 1), shapes, example)
+        layouts = carry_layout, hyper_layout, data_layout
+        checked = self._recording(self._recordings, Segment.of(round_chain, t, 1), layouts, example)
         if checked.program is None:
             return None
         with torch.no_grad():
             found = checked.program(*example)
         if all(_equal(a, b) for a, b in zip(found, flatten(chain.carry.at_start())[0], strict=True)):
             return checked
-        self.mark_stateful(problem)
+        self.mark_unrecordable(problem)
         return None
 
     def _run_recorded(self, round_chain: RoundChain, start: int, steps: int, known: list[Recording]) -> int:
-        chain, feed = round_chain.chain, SegmentReader(round_chain, start, steps)
+        """Run the steps from `start` to `steps` from recordings; return the number of finished steps of the round."""
+        chain, reader = round_chain.chain, SegmentReader(round_chain, start, steps)
         stride = chain.plan.path_stride
-        size = -(-self.steps // stride) * stride
-        step = chain.carry.state.step
-        flat, shape = flatten(chain.carry.at_start())
-        lambdas, hyper_shape = flatten(chain.hyper)
-        done, last, program = start, None, None
+        size = -(-self.steps // stride) * stride  # a multiple of the stride: all segments measure at the same steps
+        first_step = chain.carry.state.step
+        carry, carry_layout = flatten(chain.carry.at_start())
+        hyper, hyper_layout = flatten(chain.hyper)
+        done, last_layout, program = start, None, None
         while done < steps:
             check_interrupt()
             count = size if done + size <= steps else 1
-            outside, outside_shape = feed.flat(done, count)
-            if outside_shape is not last or stride > 1:
-                segment, shapes = Segment.of(round_chain, done, count), (shape, hyper_shape, outside_shape)
-                program = self._recording(known, segment, shapes, [*flat, *lambdas, *outside]).program
-                last = outside_shape
+            data, data_layout = reader.read_flat(done, count)
+            if data_layout is not last_layout or stride > 1:
+                segment, layouts = Segment.of(round_chain, done, count), (carry_layout, hyper_layout, data_layout)
+                program = self._recording(known, segment, layouts, [*carry, *hyper, *data]).program
+                last_layout = data_layout
             if program is None:
                 break
             with torch.no_grad():
-                flat = list(program(*flat, *lambdas, *outside))
+                carry = list(program(*carry, *hyper, *data))
             done += count
-        final: Carry = shape.restore(flat)
-        state = final.state._replace(step=step + done - start)
-        chain.jump(final._replace(state=state), done - start)
+        final: Carry = carry_layout.restore(carry)
+        state = final.state._replace(step=first_step + done - start)
+        chain.continue_from(final._replace(state=state), done - start)
         return done
 
     def _recording(
-        self, known: list[Recording], segment: Segment, shapes: tuple[Shape, ...], example: Flat
+        self, known: list[Recording], segment: Segment, layouts: tuple[TreeLayout, ...], example: TensorList
     ) -> Recording:
-        """Return the recording of a segment, made at the first call."""
+        """Return the recording of a segment from `known`; make it and add it if it is not there."""
         for found in known:
-            if found.shapes == shapes and found.segment.same(segment):
+            if found.layouts == layouts and found.segment.is_same_function(segment):
                 return found
-        made = Recording(segment, shapes, self._record(segment, shapes, example))
+        made = Recording(segment, layouts, self._record(segment, layouts, example))
         del known[: max(0, len(known) + 1 - MOST_RECORDINGS)]
         known.append(made)
         return made
 
-    def _record(self, segment: Segment, shapes: tuple[Shape, ...], example: Flat) -> Program | None:
-        function, several = as_flat(segment, shapes), len(segment.measured) > 1
-        turned = several and bool(segment.trajectory.problem.runs)  # a single step is recorded as it is written
+    def _record(self, segment: Segment, layouts: tuple[TreeLayout, ...], example: TensorList) -> Program | None:
+        """Record a segment; return None if that fails or if the recording gives another result."""
+        function, several = flat_function(segment, layouts), len(segment.measured) > 1
+        # The recording of a single step is compared bit for bit, so its products must stay as they are.
+        transpose = several and bool(segment.trajectory.problem.runs)
         try:
-            graph = trace(function, example, turn=turned)
+            graph = trace(function, example, transpose=transpose)
             program = self._build(graph, example, len(segment.measured))
             with torch.no_grad():
                 found = program(*example)
@@ -166,13 +168,13 @@ class Traced(Engine):
             log.info("steps are run one by one: recording them failed with %s: %s", type(error).__name__, error)
             return None
         wanted = function(*example)
-        agree = _close if turned or (several and not self.exact) else _equal
+        agree = _close if transpose or (several and not self.exact) else _equal
         if not all(agree(a, b) for a, b in zip(found, wanted, strict=True)):
             log.warning("steps are run one by one: recorded steps do not give what the steps themselves give")
             return None
         return program
 
-    def _build(self, graph: fx.GraphModule, example: Flat, steps: int) -> Program:
+    def _build(self, graph: fx.GraphModule, example: TensorList, steps: int) -> Program:
         program: Program = graph.forward
         return program
 
@@ -181,39 +183,26 @@ class Traced(Engine):
 class Compiled(Traced):
     """The recorded steps, compiled into fused kernels by the compiler behind `torch.compile`.
 
-    Pays for small models that make very many steps: compiling takes the better part of a minute and needs a C++
-    compiler. The kernels differ from the eager ones, so the numbers agree to rounding and not bit for bit.
+    It pays for small models that make very many steps. Compiling takes the better part of a minute and needs a C++
+    compiler. The kernels differ from the eager ones, so the numbers agree up to rounding and not bit for bit.
 
     Args:
-        steps: inner steps per compiled call.
-        after: inner steps that are run eagerly before anything is compiled.
+        steps: the number of inner steps per compiled call.
+        after: the number of inner steps that run eagerly before anything is compiled.
     """
 
     steps: int = 8
 
     exact = False
 
-    def _build(self, graph: fx.GraphModule, example: Flat, steps: int) -> Program:
+    def _build(self, graph: fx.GraphModule, example: TensorList, steps: int) -> Program:
         if steps < self.steps:
-            return super()._build(graph, example, steps)  # the few steps that are left over are not worth compiling
+            return super()._build(graph, example, steps)  # compiling does not pay for the few last steps
         from torch._inductor import compile as compile_graph  # takes seconds to import
 
         with torch.no_grad():
             program: Program = compile_graph(graph, list(example))  # without the guards of `torch.compile`
         return program
-
-
-def as_flat(segment: Segment, shapes: tuple[Shape, ...]) -> Callable[..., list[Tensor]]:
-    """Return a segment as a function of one flat list of tensors: carry, λ, and what the steps meet."""
-    ends = [sum(len(shape.tensors) for shape in shapes[: i + 1]) for i in range(3)]
-
-    def function(*tensors: Tensor) -> list[Tensor]:
-        carry: Carry = shapes[0].restore(tensors[: ends[0]])
-        hyper: Params = shapes[1].restore(tensors[ends[0] : ends[1]])
-        outside: SegmentData = shapes[2].restore(tensors[ends[1] :])
-        return flatten(segment(carry, hyper, outside))[0]
-
-    return function
 
 
 def _equal(found: Tensor, wanted: Tensor) -> bool:
@@ -224,71 +213,3 @@ def _close(found: Tensor, wanted: Tensor) -> bool:
     loose = 1e-8 if wanted.dtype == torch.float64 else 1e-3
     scale = float(wanted.abs().max()) if wanted.numel() else 0.0
     return torch.allclose(found, wanted, rtol=loose, atol=loose * scale, equal_nan=True)
-
-
-def _turn_products(graph: fx.GraphModule) -> None:
-    """Compute products of many runs from the other side where that is faster.
-
-    Where the result is tall, AᵀB becomes (BᵀA)ᵀ: the weight gradient of a stacked layer comes as the former, the latter
-    is several times faster on a CPU, and what follows then reads memory in order. On a CPU ABᵀ, the layer itself,
-    becomes (BAᵀ)ᵀ too.
-    """
-    bmm, transpose = torch.ops.aten.bmm.default, torch.ops.aten.transpose.int
-
-    def turned(node: fx.Node) -> fx.Node:
-        if _is_turned(node):
-            return node.args[0]  # type: ignore[return-value]
-        return graph.graph.call_function(transpose, (node, 1, 2))
-
-    for node in list(graph.graph.nodes):
-        if node.target is not bmm:
-            continue
-        left, right = (_bare(arg) for arg in node.args)
-        result = node.meta["val"]
-        tall = result.shape[-1] < result.shape[-2]
-        if tall and (_is_turned(left) or (_is_turned(right) and result.device.type == "cpu")):
-            with graph.graph.inserting_before(node):
-                product = graph.graph.call_function(bmm, (turned(right), turned(left)))
-                node.replace_all_uses_with(graph.graph.call_function(transpose, (product, 1, 2)))
-            graph.graph.erase_node(node)
-
-
-def _bare(node: fx.Node) -> fx.Node:
-    """Return a node without views that change nothing."""
-    aten = torch.ops.aten
-    while node.target in (aten.expand.default, aten.view.default, aten._unsafe_view.default):
-        before: fx.Node = node.args[0]  # type: ignore[assignment]
-        if before.meta["val"].shape != node.meta["val"].shape:
-            break
-        node = before
-    return node
-
-
-def _is_turned(node: fx.Node) -> bool:
-    """Whether a node is the transpose of many matrices."""
-    axes = node.args[1:]
-    return node.target is torch.ops.aten.transpose.int and sorted(a % 3 for a in axes) == [1, 2]  # type: ignore[operator]
-
-
-def _first_reason(round_chains: Sequence[RoundChain]) -> str | None:
-    return next((reason for round_chain in round_chains if (reason := refusal(round_chain))), None)
-
-
-def trace(function: Callable[..., list[Tensor]], example: Flat, *, turn: bool = False) -> fx.GraphModule:
-    """Record the tensor operations of a function, without what only autograd needed.
-
-    Args:
-        function: from tensors to tensors.
-        example: tensors to record it with.
-        turn: compute tall products from the other side, see `_turn_products`.
-    """
-    graph = make_fx(function)(*example)
-    if turn:
-        _turn_products(graph)
-    for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
-            node.replace_all_uses_with(node.args[0])
-            graph.graph.erase_node(node)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return graph

@@ -10,7 +10,7 @@ from torch import Tensor
 from pactune.gradient_check.frozen import Path
 from pactune.hypergradient.base import ChainContext
 from pactune.hypergradient.implicit import ConjugateGradient, Identity, Implicit, Neumann
-from pactune.hypergradient.records import InnerState, Record
+from pactune.hypergradient.records import InnerState, StepRecord
 from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
 from pactune.trees import Params, axpy, dot, norm, scale, sub, zeros_like
@@ -46,9 +46,9 @@ class Solved:
         trajectory, last = self.plan.trajectory, self.path.step_data[-1]
         running = self.plan.risk_estimator.start(trajectory, ChainContext(hyper, None, self.plan.inner_steps))
         with forked_rng(trajectory.problem.device):
-            running.moved(Record(self.state._replace(step=self.path.states[-2].step), last, hyper))
+            running.add_step(StepRecord(self.state._replace(step=self.path.states[-2].step), last, hyper))
             final = trajectory.final_risk(self.state, hyper, key=self._key)
-            return running.risk(final, self.state)
+            return running.risk_gradient(final, self.state)
 
     def risk(self, hyper: Params) -> Tensor:
         """Return the risk as a function of λ: at the parameters to which the solver's linear system leads."""

@@ -1,4 +1,4 @@
-"""How a derivative goes back through one step of the dynamics, apart from the training gradient inside it."""
+"""Pull a derivative back through one step of the dynamics, except for the training gradient inside the step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pactune.dynamics.base import Dynamics, Number, Slots, StepAdjoint, StepInpu
 from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, leaves, split, zeros_like
 
-__all__ = ["StepPoint", "edge_vjp", "through_step", "vjp"]
+__all__ = ["StepArguments", "edge_vjp", "pull_back_dynamics", "vjp"]
 
 
-class StepPoint(NamedTuple):
-    """What a step started from and met.
+class StepArguments(NamedTuple):
+    """The arguments of one step of the dynamics.
 
     Attributes:
         params: θ_t.
@@ -24,7 +24,7 @@ class StepPoint(NamedTuple):
         gradient: ∇R_T(θ_t).
         hyper: λ.
         noise: ξ_t.
-        numbers: the dynamics' numbers of the step.
+        numbers: the dynamics' numbers at this step.
     """
 
     params: Params
@@ -35,30 +35,31 @@ class StepPoint(NamedTuple):
     numbers: Mapping[str, Number]
 
 
-def through_step(
-    problem: InnerProblem, dynamics: Dynamics, met: StepPoint, by_params: Params, by_slots: Slots
+def pull_back_dynamics(
+    problem: InnerProblem, dynamics: Dynamics, arguments: StepArguments, by_params: Params, by_slots: Slots
 ) -> tuple[Params, StepAdjoint]:
     """Take a derivative with respect to the state after a step back to θ_t, the slots, ∇R_T(θ_t) and λ.
 
-    Closed forms are used where the dynamics and the penalties know them; otherwise autograd goes through the step,
-    which is made of operations on single elements. The loss itself is never called.
+    The function uses the closed forms of the dynamics and the penalties if they exist. Otherwise autograd goes through
+    the step, which consists of elementwise operations. The function never calls the loss.
 
     Returns:
-        The λ-derivative, other than through ∇R_T, and the rest.
+        The λ-derivative without its part through ∇R_T, and the other derivatives.
     """
     if problem.has_closed_steps:
         with torch.no_grad():
-            found = dynamics.pull_back(met.params, met.slots, _inputs(problem, met), by_params, by_slots)
+            inputs = _inputs(problem, arguments)
+            found = dynamics.pull_back(arguments.params, arguments.slots, inputs, by_params, by_slots)
             if found is not None:
-                return _penalty_part(problem, met.hyper, found), found
-    return _by_autograd(problem, dynamics, met, by_params, by_slots)
+                return _penalty_derivative(problem, arguments.hyper, found), found
+    return _by_autograd(problem, dynamics, arguments, by_params, by_slots)
 
 
 def vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = False) -> list[Params]:
     """Return the vector–Jacobian products of (function, cotangent) pairs with respect to each tree.
 
-    Zeros stand where nothing depends on an input. A function may require a gradient of its own where no input does: a
-    loss may hold a module with parameters that nobody trains.
+    The product is zero for an input on which no function depends. A function may require a gradient even if no input
+    does: a loss may hold a module with parameters that nobody trains.
     """
     pairs = [(f[name], c[name]) for f, c in outputs for name in c if f[name].requires_grad]
     inputs = [tensor for tree in trees for tensor in tree.values()]
@@ -69,7 +70,7 @@ def vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = Fal
 
 
 def edge_vjp(edges: dict[str, GradientEdge], cotangents: Params, *trees: Params) -> list[Params]:
-    """Return the vector–Jacobian products of functions known by their place in an autograd graph."""
+    """Return the vector–Jacobian products of functions that are given by their edges in an autograd graph."""
     inputs = [tensor for tree in trees for tensor in tree.values()]
     if not edges or not inputs:
         return [zeros_like(tree) for tree in trees]
@@ -77,34 +78,34 @@ def edge_vjp(edges: dict[str, GradientEdge], cotangents: Params, *trees: Params)
     return split(torch.autograd.grad(list(edges.values()), inputs, given, allow_unused=True), *trees)
 
 
-def _penalty_part(problem: InnerProblem, hyper: Params, found: StepAdjoint) -> Params:
+def _penalty_derivative(problem: InnerProblem, hyper: Params, found: StepAdjoint) -> Params:
     if found.penalty_at is None or found.penalty is None:
         return {}
     return problem.penalty_vjp(found.penalty_at, hyper, found.penalty)
 
 
 def _by_autograd(
-    problem: InnerProblem, dynamics: Dynamics, met: StepPoint, by_params: Params, by_slots: Slots
+    problem: InnerProblem, dynamics: Dynamics, arguments: StepArguments, by_params: Params, by_slots: Slots
 ) -> tuple[Params, StepAdjoint]:
-    params, gradient, hyper = leaves(met.params), leaves(met.gradient), leaves(met.hyper)
-    slots = {slot: leaves(values) for slot, values in met.slots.items()}
+    params, gradient, hyper = leaves(arguments.params), leaves(arguments.gradient), leaves(arguments.hyper)
+    slots = {slot: leaves(values) for slot, values in arguments.slots.items()}
     with torch.enable_grad():
-        inputs = _inputs(problem, met._replace(params=params, gradient=gradient, hyper=hyper))
+        inputs = _inputs(problem, arguments._replace(params=params, gradient=gradient, hyper=hyper))
         after, slots_after = dynamics.step(params, slots, inputs)
     outputs = [(after, by_params), *((slots_after[slot], values) for slot, values in by_slots.items())]
     by_hyper, by_gradient, to_params, *to_slots = vjp(outputs, hyper, gradient, params, *slots.values())
     return by_hyper, StepAdjoint(by_gradient, to_params, dict(zip(slots, to_slots, strict=True)))
 
 
-def _inputs(problem: InnerProblem, met: StepPoint) -> StepInputs:
-    factors = problem.learning_rates(met.params, met.hyper) if problem.has_learning_rates else {}
+def _inputs(problem: InnerProblem, arguments: StepArguments) -> StepInputs:
+    factors = problem.learning_rates(arguments.params, arguments.hyper) if problem.has_learning_rates else {}
     if not problem.has_penalty:
-        return StepInputs(met.gradient, None, factors, met.noise, met.numbers)
+        return StepInputs(arguments.gradient, None, factors, arguments.noise, arguments.numbers)
     return StepInputs(
-        met.gradient,
-        lambda at: problem.penalty_gradient(at, met.hyper),
+        arguments.gradient,
+        lambda at: problem.penalty_gradient(at, arguments.hyper),
         factors,
-        met.noise,
-        met.numbers,
-        lambda at, vector: problem.penalty_product(at, met.hyper, vector),
+        arguments.noise,
+        arguments.numbers,
+        lambda at, vector: problem.penalty_product(at, arguments.hyper, vector),
     )

@@ -1,4 +1,7 @@
-"""What an estimator is: a way to find λ-derivatives along a trajectory while it is being run."""
+"""The interface of an estimator, which finds λ-derivatives along a trajectory while the trajectory runs.
+
+`Estimator` holds the settings. `ChainEstimator` works on one chain of one round.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,23 @@ from torch import Tensor
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
+from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.segments import Segments
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, add_, zeros_like
 
-__all__ = ["ChainContext", "ChainEstimator", "Estimator", "sweep"]
+__all__ = ["ChainContext", "ChainEstimator", "Estimator", "pull_back_steps"]
 
 
 @dataclass
 class ChainContext:
-    """What every estimator of a round may look up.
+    """Facts about a chain that its estimators may read.
 
     Attributes:
         hyper: λ during the round.
-        drawn: the draw from P_0 when the round started from θ_0, None when it goes on from an earlier round.
+        drawn: the draw from P_0 if the round started from θ_0; None if it continues an earlier round.
         inner_steps: T.
-        length: number of steps of the round so far.
+        length: the number of steps of the round so far. The chain counts them.
     """
 
     hyper: Params
@@ -38,80 +41,93 @@ class ChainContext:
 class ChainEstimator(ABC):
     """An estimator at work on one chain of one round.
 
+    At every step the chain calls `observe` or `skip_summand`, and then `add_step`. An engine may run the first steps on
+    its own; the chain then calls `skip_steps` once.
+
     Attributes:
-        by_params: whether `observe` needs the θ-derivative of every summand.
+        by_params: True if `observe` needs the θ-derivative of every summand.
     """
 
     by_params: bool = False
 
     @property
     def notes(self) -> Params:
-        """Numbers about the last `risk`, one column of the history each; none by default."""
+        """Numbers about the last `risk_gradient`. Each one is a column of the history."""
         return {}
 
     @abstractmethod
-    def observe(self, record: Record, seen: Observation) -> Params | None:
-        """Take in the summand at θ_t; return its λ-derivative where it is known at once."""
+    def observe(self, record: StepRecord, observation: Observation) -> Params | None:
+        """Add the summand at θ_t; return its λ-derivative if it is known at once."""
 
-    def moved(self, record: Record) -> None:
-        """Take in that the step was made."""
+    def skip_summand(self, record: StepRecord) -> None:
+        """Note that no summand is measured at θ_t."""
 
-    def skipped(self, record: Record) -> None:
-        """Take in that there is no summand at θ_t."""
+    def add_step(self, record: StepRecord) -> None:
+        """Keep what is needed of a finished step."""
 
-    def jumped(self, direct: Params) -> None:
-        """Take in that steps were made out of sight; `direct`, unless empty, is the sum of all direct derivatives."""
+    def skip_steps(self, direct_sum: Params) -> None:
+        """Note that an engine ran some steps.
+
+        Args:
+            direct_sum: the sum of the direct λ-derivatives of all summands so far; empty if it was not computed.
+        """
 
     @property
     def keeps_graph(self) -> bool:
-        """Whether the next step is among those whose training gradient `risk` differentiates first.
+        """True if `risk_gradient` differentiates the training gradient of the next step first.
 
-        Where nothing else is measured, the engine then computes it inside an autograd graph and hands that over.
+        If the step measures nothing, the chain then keeps the autograd graph of this gradient.
         """
         return False
 
     @abstractmethod
-    def path(self) -> Params:
+    def path_gradient(self) -> Params:
         """Return the λ-derivative of Σ_t q_t."""
 
     @abstractmethod
-    def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
+    def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         """Return the λ-derivative of the risk at θ_T."""
 
 
 class Estimator(ABC):
-    """Settings of an estimator; `start` puts it to work.
+    """The settings of an estimator.
 
     To add one, subclass, and add a row to the conformance table of the tests.
+
+    Attributes:
+        online: True if `observe` returns the λ-derivative of the summand at once, as the online algorithm needs it.
+        for_path: False if the estimator cannot differentiate the regularizer.
+        direct: True if only the direct dependence of each summand on λ is differentiated.
+        stackable: True if the estimator works on many runs at once, with a leading axis in every tensor.
     """
 
     online: bool = False
     for_path: bool = True
-    direct: bool = False  # of the regularizer, only the direct dependence of each summand on λ is differentiated
-    stackable: bool = False  # works on many runs at once, with a leading axis in every tensor
+    direct: bool = False
+    stackable: bool = False
 
     @abstractmethod
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
-        """Return the estimator at work on one chain of one round."""
+        """Return the estimator for one chain of one round."""
 
     @abstractmethod
     def reach(self, inner_steps: int) -> int:
-        """Return through how many steps of the dynamics it differentiates."""
+        """Return the number of steps of the dynamics that the estimator differentiates through."""
 
     @abstractmethod
     def anchor(self, t: int, inner_steps: int) -> int:
         """Return the step whose iterate is held fixed when a function of θ_t is differentiated; t ≤ T."""
 
     def concern(self, notes: Mapping[str, float | Tensor], risk: float) -> str | None:
-        """Return why the gradient of the risk is far off, from the notes of a round; None where nothing says so."""
+        """Return why the gradient of the risk is far off, judged by the notes of a round; None if it is not."""
         return None
 
-    def unseen(self, inner_steps: int) -> int:
-        """Return how many first steps of a round it need not see when it differentiates the risk at θ_T."""
+    def skippable_steps(self, inner_steps: int) -> int:
+        """Return the number of first steps that the λ-derivative of the risk at θ_T does not need."""
         return 0
 
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
-        """Raise a `SettingError` where the estimator cannot work.
+        """Raise a `SettingError` if the estimator cannot work with these settings.
 
         Args:
             role: the name of the setting, for messages.
@@ -126,7 +142,7 @@ class Estimator(ABC):
             )
 
 
-def sweep(
+def pull_back_steps(
     context: ChainContext,
     steps: Segments,
     span: range,
@@ -135,15 +151,16 @@ def sweep(
     to_start: bool,
     sources: Sequence[Params] = (),
 ) -> Params:
-    """Take an adjoint back through some steps; return the λ-derivative.
+    """Pull an adjoint back through several steps; return the λ-derivative.
 
     Args:
-        context: λ and how the round began.
+        context: λ, and the draw from P_0.
         steps: the steps that are kept.
-        span: the numbers of the steps to go through, among those that are kept.
-        adjoint: derivative with respect to the state after the latest.
-        to_start: whether the earliest starts at θ_0; where that is a function of λ, the sweep goes on into it.
-        sources: derivatives that join at the iterate before each step.
+        span: the range of steps to go through, counted from the oldest one that is kept.
+        adjoint: the derivative with respect to the state after the latest step.
+        to_start: True if the earliest step starts at θ_0. If θ_0 is a function of λ, the derivative then continues
+            into it.
+        sources: derivatives to add at the iterate before each step.
     """
     trajectory, total = steps.trajectory, zeros_like(context.hyper)
     into_start = to_start and context.drawn is not None and trajectory.problem.has_initial

@@ -1,4 +1,4 @@
-"""Where each hyperparameter enters, and whether the chosen estimators can see it there."""
+"""Find where each hyperparameter enters the problem, and check that the estimators have a gradient for it there."""
 
 from __future__ import annotations
 
@@ -17,14 +17,24 @@ from pactune.problem import Problem
 from pactune.streams import forked_rng
 from pactune.trees import Params, clone, leaves
 
-__all__ = ["Entry", "Setting", "check_entries", "entries"]
+__all__ = ["Entry", "GradientSettings", "check_entries", "entries"]
 
 SMOOTH = "use a smooth loss (softplus for relu), or let it enter `valid_loss`"
 Entry = Literal["training loss", "validation loss", "penalty", "learning rate", "initial parameters"]
 
 
-class Setting(NamedTuple):
-    """What decides whether a derivative is identically zero; `fresh` before the first round, when more is tried."""
+class GradientSettings(NamedTuple):
+    """The settings that decide if a derivative is identically zero.
+
+    Attributes:
+        objective: the objective.
+        risk_estimator: the estimator of the risk at θ_T.
+        path_estimator: the estimator of the regularizer.
+        inner_steps: T.
+        restart: True if every round starts from θ_0.
+        zeta: ζ.
+        fresh: True before the first round. Second derivatives are tried only then.
+    """
 
     objective: Objective
     risk_estimator: Estimator
@@ -36,7 +46,7 @@ class Setting(NamedTuple):
 
 
 def entries(problem: Problem) -> dict[str, set[Entry]]:
-    """Return, for every hyperparameter tensor, the ways in which it enters the problem.
+    """Return the ways in which every hyperparameter tensor enters the problem.
 
     >>> from torch import nn
     >>> from pactune.problem.hyper import WeightDecay
@@ -49,7 +59,7 @@ def entries(problem: Problem) -> dict[str, set[Entry]]:
 
 
 def _derivatives(problem: Problem) -> dict[str, dict[Entry, Tensor]]:
-    """Return, for every hyperparameter tensor, a derivative by each of the ways in which it enters."""
+    """Return a derivative for every hyperparameter tensor and every way in which it enters."""
     hyper, params = leaves(problem.hyperparameters()), leaves(problem.parameters())
     with torch.enable_grad(), forked_rng(problem.device), sdpa_kernel(SDPBackend.MATH):
         reached: dict[Entry, Tensor | None] = {
@@ -70,40 +80,42 @@ def _derivatives(problem: Problem) -> dict[str, dict[Entry, Tensor]]:
     return found
 
 
-def check_entries(problem: Problem, setting: Setting) -> list[str]:
-    """Say, before anything runs, which hyperparameters the chosen truncation leaves without a gradient.
+def check_entries(problem: Problem, settings: GradientSettings) -> list[str]:
+    """Check before the run that every hyperparameter has a gradient under the chosen truncation.
 
     Returns:
-        The hyperparameters that the regularizer does not see, though the objective has one.
+        The hyperparameters that have no gradient through the regularizer, if the objective has one.
 
     Raises:
         GradientError: a hyperparameter's gradient would be identically zero.
         SettingError: the first term of the objective cannot be computed.
     """
-    if setting.objective.risk_of == "train":
-        _try_first_term(problem, setting.objective)
-    unseen: list[str] = []
-    if setting.fresh:
-        _check_second_order(problem, setting)
-    with explaining(setting.risk_estimator, setting.path_estimator):
+    if settings.objective.risk_of == "train":
+        _try_first_term(problem, settings.objective)
+    without_path: list[str] = []
+    if settings.fresh:
+        _check_second_order(problem, settings)
+    with explaining(settings.risk_estimator, settings.path_estimator):
         derivatives, in_training = _derivatives(problem), _in_training_loss(problem)
     for name, found in derivatives.items():
         ways = set(found)
-        in_risk = any(_seen_by_risk(way, setting) for way in ways)
-        in_path = any(_seen_by_path(way, setting) for way in ways)
+        in_risk = any(_seen_by_risk(way, settings) for way in ways)
+        in_path = any(_seen_by_path(way, settings) for way in ways)
         if not (in_risk or in_path):
-            flat = not ways and name in in_training
-            raise GradientError(f"{_flat(name)}; {SMOOTH}" if flat else _message(name, ways, setting))
+            zero = not ways and name in in_training
+            raise GradientError(f"{_zero_mixed_derivative(name)}; {SMOOTH}" if zero else _message(name, ways, settings))
         if ways == {"training loss"} and not bool(found["training loss"].any()):
-            warn_user(f"{_flat(name)} on the first batch; where that stays so, it does not move; {SMOOTH}")
-        wants_path = setting.objective.has_path and setting.zeta > 0
+            warn_user(
+                f"{_zero_mixed_derivative(name)} on the first batch; where that stays so, it does not move; {SMOOTH}"
+            )
+        wants_path = settings.objective.has_path and settings.zeta > 0
         if wants_path and not in_path:
-            unseen.append(f"`{name}` ({_join(ways)})")
-    return unseen
+            without_path.append(f"`{name}` ({_join(ways)})")
+    return without_path
 
 
 def _try_first_term(problem: Problem, objective: Objective) -> None:
-    """Raise where the validation loss cannot read a batch of the training set."""
+    """Raise if the validation loss cannot read a batch of the training set."""
     batch = problem.train.first()
     try:
         with torch.no_grad(), forked_rng(problem.device):
@@ -115,10 +127,10 @@ def _try_first_term(problem: Problem, objective: Objective) -> None:
         ) from error
 
 
-def _check_second_order(problem: Problem, setting: Setting) -> None:
-    """Raise where the training gradient is differentiated and torch would take a missing derivative for zero."""
-    long_risk = isinstance(setting.risk_estimator, Implicit) or setting.risk_estimator.reach(setting.inner_steps) > 1
-    long_path = setting.objective.has_path and setting.path_estimator.reach(setting.inner_steps) > 0
+def _check_second_order(problem: Problem, settings: GradientSettings) -> None:
+    """Raise if the training gradient is differentiated and torch would take a missing derivative as zero."""
+    long_risk = isinstance(settings.risk_estimator, Implicit) or settings.risk_estimator.reach(settings.inner_steps) > 1
+    long_path = settings.objective.has_path and settings.path_estimator.reach(settings.inner_steps) > 0
     if not (long_risk or long_path or problem.enters_losses):
         return
     params, hyper = leaves(problem.parameters()), leaves(problem.hyperparameters())
@@ -129,32 +141,32 @@ def _check_second_order(problem: Problem, setting: Setting) -> None:
         found = torch.autograd.grad(risk, list(params.values()), create_graph=True, allow_unused=True)
     if is_cut(value for value in found if value is not None):
         words = "an operation is marked as differentiable once (once_differentiable)"
-        raise GradientError(second_order_message(setting.risk_estimator, setting.path_estimator, words))
+        raise GradientError(second_order_message(settings.risk_estimator, settings.path_estimator, words))
 
 
-def _seen_by_risk(way: Entry, setting: Setting) -> bool:
-    reach = setting.risk_estimator.reach(setting.inner_steps)
+def _seen_by_risk(way: Entry, settings: GradientSettings) -> bool:
+    reach = settings.risk_estimator.reach(settings.inner_steps)
     if way == "validation loss":
         return True
     if way == "initial parameters":
-        return setting.restart and reach >= setting.inner_steps
-    if isinstance(setting.risk_estimator, Implicit):
+        return settings.restart and reach >= settings.inner_steps
+    if isinstance(settings.risk_estimator, Implicit):
         return way in ("training loss", "penalty")
     return reach >= 1
 
 
-def _seen_by_path(way: Entry, setting: Setting) -> bool:
-    if not setting.objective.has_path or setting.zeta == 0:
+def _seen_by_path(way: Entry, settings: GradientSettings) -> bool:
+    if not settings.objective.has_path or settings.zeta == 0:
         return False
-    reach = setting.path_estimator.reach(setting.inner_steps)
+    reach = settings.path_estimator.reach(settings.inner_steps)
     if way == "learning rate":
-        return setting.objective.uses_step_size or (reach >= 1 and setting.inner_steps > 1)
+        return settings.objective.uses_step_size or (reach >= 1 and settings.inner_steps > 1)
     if way == "initial parameters":
-        return setting.restart and reach >= 1
-    return way != "validation loss" or setting.objective.uses_valid_gradient
+        return settings.restart and reach >= 1
+    return way != "validation loss" or settings.objective.uses_valid_gradient
 
 
-def _message(name: str, ways: set[Entry], setting: Setting) -> str:
+def _message(name: str, ways: set[Entry], settings: GradientSettings) -> str:
     if not ways:
         return (
             f"`{name}` enters neither a loss, a penalty, the step size nor the initial parameters, so it has no "
@@ -165,11 +177,11 @@ def _message(name: str, ways: set[Entry], setting: Setting) -> str:
         remedy = "use restart=True with Truncated(inner_steps), Windowed(inner_steps) or ForwardMode()"
     return (
         f"`{name}` enters through the {_join(ways)}, where its gradient is identically zero at "
-        f"hypergradient={setting.risk_estimator}, path_hypergradient={setting.path_estimator}; {remedy}"
+        f"hypergradient={settings.risk_estimator}, path_hypergradient={settings.path_estimator}; {remedy}"
     )
 
 
-def _flat(name: str) -> str:
+def _zero_mixed_derivative(name: str) -> str:
     return (
         f"`{name}` enters the training loss, but the training gradient does not depend on it: the mixed derivative "
         "∂²R_T/∂θ∂λ is zero, as it is for the margin of a hinge, so no estimator has a gradient for it"

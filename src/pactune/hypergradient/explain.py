@@ -1,4 +1,4 @@
-"""What to say when torch cannot differentiate a model the way an estimator needs."""
+"""Error messages for models that torch cannot differentiate as an estimator needs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TWICE = re.compile(
 
 
 def is_cut(gradient: Iterable[Tensor]) -> bool:
-    """Return whether the graph of a gradient ends at an operation that can be differentiated only once.
+    """Return True if the graph of a gradient ends at an operation that can be differentiated only once.
 
-    Torch marks such a place with an error that is raised only where the way to the parameters leads through it;
-    otherwise it takes the derivative for zero.
+    Torch marks such an operation with an error node. It raises this error only if the path to the parameters leads
+    through the node. Otherwise it silently takes the derivative as zero.
     """
     seen: set[Any] = set()
     waiting = [value.grad_fn for value in gradient]
@@ -35,12 +35,12 @@ def is_cut(gradient: Iterable[Tensor]) -> bool:
         if node.name().endswith(("::Error", "::DelayedError", "NotImplemented")):
             return True
         seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
+        waiting += [next_node for next_node, _ in node.next_functions]
     return False
 
 
 def second_order_message(risk_estimator: Estimator, path_estimator: Estimator, reason: str) -> str:
-    """Return what to say where a second derivative is missing."""
+    """Return the message for a missing second derivative."""
     return (
         f"hypergradient={risk_estimator}, path_hypergradient={path_estimator}: this differentiates the gradient of R_T "
         "once more, and an operation of the model or a loss has no second derivative. Replace the operation "
@@ -52,7 +52,7 @@ def second_order_message(risk_estimator: Estimator, path_estimator: Estimator, r
 
 @contextmanager
 def explaining(risk_estimator: Estimator, path_estimator: Estimator) -> Iterator[None]:
-    """Turn torch's error about a missing derivative into one that names the estimators and the alternatives.
+    """Replace torch's error about a missing derivative by one that names the estimators and the alternatives.
 
     Raises:
         GradientError: an operation of the model or of a loss has no forward-mode or no second derivative.

@@ -1,4 +1,4 @@
-"""Forward mode: carry dθ_t/dλ along with the trajectory; exact, for few hyperparameters."""
+"""Forward mode: compute dθ_t/dλ along the trajectory; exact, for few hyperparameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics, Slots
 from pactune.errors import SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
-from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
+from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, dot, zeros_like
 
@@ -26,7 +26,7 @@ class ForwardMode(Estimator):
     Choose it when there are a few hyperparameters and many inner steps: learning rates per tensor, loss weights.
 
     Args:
-        limit: refuse more hyperparameters than this, since every one costs a product per step.
+        limit: the largest number of hyperparameters. Each one costs a product per step.
     """
 
     limit: int = 1000
@@ -37,7 +37,7 @@ class ForwardMode(Estimator):
         check_count("limit", self.limit)
 
     def reach(self, inner_steps: int) -> int:
-        """Return T: nothing is cut off."""
+        """Return T: nothing is truncated."""
         return inner_steps
 
     def anchor(self, t: int, inner_steps: int) -> int:
@@ -45,7 +45,7 @@ class ForwardMode(Estimator):
         return 0
 
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
-        """Raise where there are too many hyperparameters, or the dynamics cannot be differentiated."""
+        """Raise if there are too many hyperparameters, or if the dynamics cannot be differentiated."""
         if count > self.limit:
             raise SettingError(
                 f"`{role}`: ForwardMode carries one tangent per hyperparameter and is limited to {self.limit}, "
@@ -54,11 +54,11 @@ class ForwardMode(Estimator):
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
-        """Return the estimator at work."""
-        return _Running(trajectory, context)
+        """Return the estimator for one chain of one round."""
+        return _ForwardChainEstimator(trajectory, context)
 
 
-class _Running(ChainEstimator):
+class _ForwardChainEstimator(ChainEstimator):
     by_params = True
 
     def __init__(self, trajectory: Trajectory, context: ChainContext) -> None:
@@ -67,21 +67,21 @@ class _Running(ChainEstimator):
         self._tangents: list[Adjoint | None] = [self._initial(direction) for direction in self._directions]
         self._sum = zeros_like(context.hyper)
 
-    def observe(self, record: Record, seen: Observation) -> Params:
-        assert seen.by_hyper is not None
-        assert seen.by_params is not None
-        found = add(seen.by_hyper, self._project(seen.by_params))
+    def observe(self, record: StepRecord, observation: Observation) -> Params:
+        assert observation.by_hyper is not None
+        assert observation.by_params is not None
+        found = add(observation.by_hyper, self._project(observation.by_params))
         self._sum = add(self._sum, found)
         return found
 
-    def moved(self, record: Record) -> None:
+    def add_step(self, record: StepRecord) -> None:
         pairs = zip(self._directions, self._tangents, strict=True)
         self._tangents = [self._push(record, direction, tangent) for direction, tangent in pairs]
 
-    def path(self) -> Params:
+    def path_gradient(self) -> Params:
         return self._sum
 
-    def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
+    def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         return add(final.by_hyper, self._project(final.by_params))
 
     def _project(self, by_params: Params) -> Params:
@@ -94,21 +94,21 @@ class _Running(ChainEstimator):
         }
 
     def _initial(self, direction: Params) -> Adjoint | None:
-        """Return dθ_0/dλ_i, None for zero."""
+        """Return dθ_0/dλ_i; None stands for zero."""
         if self._context.drawn is None or not self._trajectory.problem.has_initial:
             return None
         with forward_ad.dual_level():
             start = self._trajectory.problem.initial(self._context.drawn, _dual(self._context.hyper, direction))
             return Adjoint(_tangents(start), {})
 
-    def _push(self, record: Record, direction: Params, tangent: Adjoint | None) -> Adjoint:
+    def _push(self, record: StepRecord, direction: Params, tangent: Adjoint | None) -> Adjoint:
         """Return dθ_{t+1}/dλ_i from dθ_t/dλ_i."""
         state = record.state
         with forward_ad.dual_level(), torch.enable_grad():
             params = _dual(state.params, tangent.params if tangent else None)
             slots: Slots = {s: _dual(v, tangent.slots.get(s) if tangent else None) for s, v in state.slots.items()}
             start = InnerState(params, slots, state.buffers, state.step)
-            after = self._trajectory.replay(start, _dual(record.hyper, direction), record.data, graph=True)
+            after = self._trajectory.replay(start, _dual(record.hyper, direction), record.data)
             return Adjoint(_tangents(after.params), {slot: _tangents(values) for slot, values in after.slots.items()})
 
 

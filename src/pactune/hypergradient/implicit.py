@@ -13,7 +13,7 @@ from pactune.checks import NOT_NEGATIVE, POSITIVE, Rule, check_count, check_numb
 from pactune.dynamics.base import Dynamics
 from pactune.errors import GradientError, SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
-from pactune.hypergradient.records import InnerState, Observation, Record, ValueAndGradient
+from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.stationarity import check_smooth, concern, measure, penalty_gradient, penalty_product
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, axpy, dot, scale, sub, zeros_like
@@ -105,7 +105,7 @@ class ConjugateGradient(LinearSolver):
             image = axpy(self.damping, direction, hessian(direction))
             curvature = dot(direction, image)
             if not bool(curvature.isfinite()):
-                return scale(float("nan"), b)  # training diverged, which is said where the gradient is measured
+                return scale(float("nan"), b)  # training diverged; the caller reports the NaN
             if not bool(curvature > 0):
                 raise GradientError(
                     "the training Hessian is not positive definite at θ_T, so conjugate gradients do not apply; "
@@ -122,14 +122,14 @@ class ConjugateGradient(LinearSolver):
 class Implicit(Estimator):
     """dR_V/dλ = ∂R_V/∂λ − ∇R_Vᵀ (∇²R_T)⁻¹ ∂²R_T/∂θ∂λ, at a θ_T where ∇R_T = 0.
 
-    The Hessian is that of the last training batch (the whole set without `batch_size`), penalty included. For the
-    validation risk only: the regularizer depends on the whole trajectory.
+    The Hessian is that of the last training batch (the whole set without `batch_size`), penalty included. The estimator
+    differentiates the validation risk only, because the regularizer depends on the whole trajectory.
 
-    The history has four columns of its own. `train_gradient_norm` is ‖∇R_T(θ_T)‖. `implicit_residual` is the relative
-    residual of the linear solve. `implicit_shift` is the first-order change of R_V until training is stationary, and
-    `implicit_distance` a lower bound on how far θ_T has to go there, relative to ‖θ_T‖. A warning follows where the
-    residual is above 0.1 (except with `Identity`, which solves nothing), the shift above 5 % of R_V, or the distance
-    above 0.02. A training gradient that jumps near θ_T, as with abs() in a penalty, is refused.
+    The history gets four more columns. `train_gradient_norm` is ‖∇R_T(θ_T)‖. `implicit_residual` is the relative
+    residual of the linear solve. `implicit_shift` is the first-order change of R_V until training is stationary.
+    `implicit_distance` is a lower bound on the distance from θ_T to the stationary point, relative to ‖θ_T‖. A warning
+    appears if the residual is above 0.1 (except with `Identity`, which solves nothing), the shift above 5 % of R_V, or
+    the distance above 0.02. A training gradient that jumps near θ_T, as with abs() in a penalty, raises an error.
 
     Args:
         solver: `Identity()`, `Neumann(steps)` or `ConjugateGradient(steps)`.
@@ -139,54 +139,54 @@ class Implicit(Estimator):
 
     for_path = False
 
-    def unseen(self, inner_steps: int) -> int:
-        """Return T − 1: the last mini-batch is looked at again."""
+    def skippable_steps(self, inner_steps: int) -> int:
+        """Return T − 1: only the last mini-batch is needed."""
         return inner_steps - 1
 
     def reach(self, inner_steps: int) -> int:
-        """Return 0: no step of the dynamics is differentiated."""
+        """Return 0: the estimator differentiates no step of the dynamics."""
         return 0
 
     def anchor(self, t: int, inner_steps: int) -> int:
-        """Return t: no step is differentiated."""
+        """Return t: the estimator differentiates no step."""
         return t
 
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
-        """Raise for a solver that is none."""
+        """Raise if `solver` is not a linear solver."""
         if not isinstance(self.solver, LinearSolver):
             kind = type(self.solver).__name__
             raise SettingError(f"`{role}`: solver must be Identity, Neumann or ConjugateGradient, got {kind}")
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
-        """Return the estimator at work."""
-        return _Running(self.solver, trajectory, context)
+        """Return the estimator for one chain of one round."""
+        return _ImplicitChainEstimator(self.solver, trajectory, context)
 
     def concern(self, notes: Mapping[str, float | Tensor], risk: float) -> str | None:
-        """Return why the gradient is far off, None where nothing speaks against it."""
+        """Return why the gradient is far off; None if it is not."""
         return concern(notes, risk, solves=not isinstance(self.solver, Identity))
 
 
-class _Running(ChainEstimator):
+class _ImplicitChainEstimator(ChainEstimator):
     def __init__(self, solver: LinearSolver, trajectory: Trajectory, context: ChainContext) -> None:
         self._solver, self._trajectory, self._context = solver, trajectory, context
-        self._last: Record | None = None
+        self._last: StepRecord | None = None
         self._notes: Params = {}
 
     @property
     def notes(self) -> Params:
         return self._notes
 
-    def observe(self, record: Record, seen: Observation) -> None:
+    def observe(self, record: StepRecord, observation: Observation) -> None:
         raise NotImplementedError("Implicit does not differentiate the regularizer")
 
-    def moved(self, record: Record) -> None:
+    def add_step(self, record: StepRecord) -> None:
         self._last = record
 
-    def path(self) -> Params:
+    def path_gradient(self) -> Params:
         raise NotImplementedError("Implicit does not differentiate the regularizer")
 
-    def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
+    def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None
         data, hyper = self._last.data, self._context.hyper
         self._check_smooth(state, self._last)
@@ -198,8 +198,8 @@ class _Running(ChainEstimator):
             self._notes = measure(hessian, gradient, v, final.by_params, state.params)
         return sub(final.by_hyper, mixed(v))
 
-    def _check_smooth(self, state: InnerState, last: Record) -> None:
-        """Raise where the training gradient jumps within a few steps of training, or the penalty's along its own."""
+    def _check_smooth(self, state: InnerState, last: StepRecord) -> None:
+        """Raise if the training gradient jumps along a training step, or the penalty's along its own gradient step."""
         trajectory, hyper, data = self._trajectory, self._context.hyper, last.data
         check_smooth(
             "training risk",

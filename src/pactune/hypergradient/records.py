@@ -1,4 +1,4 @@
-"""What passes between trajectory, estimators and engines: states, what a step meets, and what is seen there."""
+"""The values that trajectory, estimators and engines exchange: states, the data of a step, and measurements."""
 
 from __future__ import annotations
 
@@ -12,11 +12,27 @@ from pactune.dynamics.base import Number, Slots
 from pactune.problem.data import Batch
 from pactune.trees import Params
 
-__all__ = ["Adjoint", "GradientPair", "InnerState", "Linear", "Observation", "Record", "StepData", "ValueAndGradient"]
+__all__ = [
+    "Adjoint",
+    "GradientPair",
+    "InnerState",
+    "LinearizedGradient",
+    "Observation",
+    "StepData",
+    "StepRecord",
+    "ValueAndGradient",
+]
 
 
 class InnerState(NamedTuple):
-    """θ_t with everything the next step depends on."""
+    """θ_t with everything the next step depends on.
+
+    Attributes:
+        params: θ_t.
+        slots: the tensors that the dynamics remembers, such as a momentum.
+        buffers: the model's buffers.
+        step: the number of steps since θ_0.
+    """
 
     params: Params
     slots: Slots
@@ -25,15 +41,15 @@ class InnerState(NamedTuple):
 
 
 class StepData(NamedTuple):
-    """The outside world at one inner step.
+    """The data of one inner step: mini-batches and randomness.
 
     Attributes:
         train: the mini-batch S_T^(t).
         valid: the mini-batch S_V^(t).
-        noise: ξ_t, for dynamics that want it.
-        keys: the seeds of stochastic forwards, None where nothing is stochastic.
-        numbers: the dynamics' numbers of this step as tensors, where steps are recorded once and run many times; None
-            computes them from the step count.
+        noise: ξ_t; None if the dynamics uses no noise.
+        keys: the seeds of the training and the validation forward; None if no forward draws random numbers.
+        numbers: the dynamics' numbers of this step as tensors. Engines set them because they record a step once and run
+            it many times. None computes the numbers from the step count.
     """
 
     train: Batch
@@ -43,14 +59,14 @@ class StepData(NamedTuple):
     numbers: Mapping[str, Number] | None = None
 
 
-class Linear(NamedTuple):
-    """∇R_T(θ_t) with what it can be differentiated by.
+class LinearizedGradient(NamedTuple):
+    """∇R_T(θ_t), ready to be differentiated.
 
     Attributes:
         params: θ_t, as leaves.
-        hyper: λ, as leaves where it enters the loss.
-        gradient: ∇R_T(θ_t) without the penalty; empty where the way back does not need its value.
-        edges: where ∇R_T(θ_t) stands in an autograd graph; empty without one.
+        hyper: λ, as leaves if it enters the loss.
+        gradient: ∇R_T(θ_t) without the penalty; empty if the pull-back does not need its value.
+        edges: the positions of ∇R_T(θ_t) in an autograd graph; empty without a graph.
         buffers: the buffers after the training forward.
     """
 
@@ -61,17 +77,24 @@ class Linear(NamedTuple):
     buffers: Params
 
     def observation(self) -> Observation:
-        """Return what the step itself needs."""
+        """Return the gradient and the buffers, which the step itself needs."""
         return Observation(self.gradient, self.buffers)
 
 
-class Record(NamedTuple):
-    """A step that can be replayed: where it started, what it met, λ at that time, and the gradient where it is kept."""
+class StepRecord(NamedTuple):
+    """A step that can be replayed.
+
+    Attributes:
+        state: the state before the step.
+        data: the data of the step.
+        hyper: λ at the step.
+        linearized: the training gradient, if it is kept.
+    """
 
     state: InnerState
     data: StepData
     hyper: Params
-    linear: Linear | None = None
+    linearized: LinearizedGradient | None = None
 
 
 class Adjoint(NamedTuple):
@@ -82,14 +105,14 @@ class Adjoint(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What is seen at θ_t.
+    """The gradient and the measurement at θ_t.
 
     Attributes:
-        gradient: ∇R_T without the penalty, which the step uses again.
+        gradient: ∇R_T without the penalty. The step uses it again.
         buffers: the buffers after the training forward.
-        summand: q_t, None when the objective has no path term.
-        by_hyper: direct λ-derivative of q_t, None when not asked for.
-        by_params: θ-derivative of q_t, None when not asked for.
+        summand: q_t; None if it is not measured.
+        by_hyper: the direct λ-derivative of q_t; None if it was not requested.
+        by_params: the θ-derivative of q_t; None if it was not requested.
     """
 
     gradient: Params
@@ -100,10 +123,17 @@ class Observation(NamedTuple):
 
 
 class GradientPair(NamedTuple):
-    """The two gradients at θ_t, free of penalties and without a graph; the second is empty without a path term."""
+    """The two gradients at θ_t, without penalties and without a graph.
+
+    Attributes:
+        gradient: ∇R_T.
+        reference: the gradient with which the objective compares it: ∇R_V, or ∇R_T under the default λ0. Empty without
+            a path term.
+        buffers: the buffers after the training forward.
+    """
 
     gradient: Params
-    second: Params
+    reference: Params
     buffers: Params
 
 

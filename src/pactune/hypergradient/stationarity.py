@@ -1,6 +1,6 @@
-"""How far θ_T is from a stationary point of the training risk, and whether the training gradient jumps near it.
+"""Measure how far θ_T is from a stationary point of the training risk, and if the training gradient jumps near it.
 
-Implicit differentiation holds at a stationary point of a risk that is twice differentiable there. Both can be measured.
+Implicit differentiation is valid at a stationary point where the risk is twice differentiable.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pactune.trees import Params, axpy, detach, dot, leaves, norm, scale, sub, z
 
 __all__ = ["check_smooth", "concern", "measure", "penalty_gradient", "penalty_product"]
 
-RESIDUAL = 0.1  # of the linear solve, relative
-SHIFT = 0.05  # of the validation risk until training would be stationary, relative
-DISTANCE = 0.02  # from θ_T to a stationary point, relative, at least
-REACH = 4.0  # steps to either side of θ_T where jumps are looked for
-JUMPS = 0.5  # of the change of the training gradient over that stretch, relative
+RESIDUAL = 0.1  # the largest relative residual of the linear solve
+SHIFT = 0.05  # the largest relative change of the validation risk until training is stationary
+DISTANCE = 0.02  # the largest relative distance from θ_T to a stationary point
+REACH = 4.0  # training steps on either side of θ_T on which jumps are searched
+JUMPS = 0.5  # the largest share of the gradient's change on that stretch that jumps may have
 ROUNDING = 32  # times the machine epsilon: a relative change of the gradient that rounding explains
 POINTS = 16  # Hessian products with which the smooth part of the change is integrated
 
@@ -31,13 +31,13 @@ Operator = Callable[[Params], Params]
 def measure(hessian: Operator, gradient: Params, solution: Params, b: Params, params: Params) -> Params:
     """Return the numbers of a linear solve ∇²R_T v = b at θ_T, with b = ∇R_V.
 
-    For a positive definite H and g = ∇R_T, the distance ‖H⁻¹g‖ of a quadratic risk's stationary point is at least
-    ‖g‖³/⟨g, Hg⟩.
+    For a quadratic risk with a positive definite H and g = ∇R_T, the distance ‖H⁻¹g‖ to the stationary point is at
+    least ‖g‖³/⟨g, Hg⟩.
 
     Returns:
         implicit_residual: ‖∇²R_T v − b‖/‖b‖, without the damping of a solver.
         train_gradient_norm: ‖∇R_T(θ_T)‖, penalty included.
-        implicit_shift: |⟨v, ∇R_T⟩|, by which R_V would change, to first order, until training is stationary.
+        implicit_shift: |⟨v, ∇R_T⟩|, the first-order change of R_V until training is stationary.
         implicit_distance: that lower bound, relative to ‖θ_T‖.
     """
     length, slope = norm(b), norm(gradient)
@@ -52,12 +52,12 @@ def measure(hessian: Operator, gradient: Params, solution: Params, b: Params, pa
 
 
 def concern(notes: Mapping[str, float | Tensor], risk: float, *, solves: bool = True) -> str | None:
-    """Return why an implicit gradient is far off, None where nothing speaks against it.
+    """Return why an implicit gradient is far off; None if it is not.
 
     Args:
-        notes: what `measure` returned.
+        notes: the result of `measure`.
         risk: R_V(θ_T).
-        solves: whether the solver is meant to leave no residual.
+        solves: True if the solver should leave no residual.
     """
     slope, residual, shift, distance = (
         float(notes[name])
@@ -80,14 +80,14 @@ def concern(notes: Mapping[str, float | Tensor], risk: float, *, solves: bool = 
 def check_smooth(
     what: str, gradient_at: Operator, hessian_at: Callable[[Params], Operator], params: Params, step: Params
 ) -> None:
-    """Raise where the gradient of a function jumps on a stretch of several steps around θ_T.
+    """Raise if the gradient of a function jumps on a stretch of several steps around θ_T.
 
     The change of the gradient from θ_T − 4δ to θ_T + 4δ is compared with the integral of the Hessian times δ. A
-    function with abs, max, clamp or a norm at its zero changes by jumps there, which no Hessian holds. A smooth one
-    passes on every stretch.
+    function with abs, max, clamp or a norm at its zero changes by jumps, which its Hessian does not contain. A smooth
+    function passes on every stretch.
 
     Args:
-        what: the function, in words.
+        what: the name of the function, for the message.
         gradient_at: θ ↦ its gradient.
         hessian_at: θ ↦ the product with its Hessian.
         params: θ_T.
@@ -135,7 +135,7 @@ def penalty_product(problem: InnerProblem, hyper: Params) -> Callable[[Params], 
 
 
 def _measurable(step: Params, params: Params) -> Params:
-    """Return a step that is long enough for gradients to differ by more than rounding; one of zero stays so."""
+    """Lengthen a step until gradients differ by more than rounding; a zero step stays zero."""
     length = norm(step)
     least = norm(params) * torch.finfo(length.dtype).eps ** 0.5
     return scale((least / length).clamp_min(1.0), step) if bool(length > 0) else step

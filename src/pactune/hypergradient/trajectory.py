@@ -1,39 +1,37 @@
-"""The inner trajectory as pure functions: what is measured at θ_t, how θ_t moves, and how adjoints come back.
+"""The inner trajectory as pure functions: measure at θ_t, move θ_t, and pull adjoints back.
 
-Every estimator is written on these functions alone; engines decide when they are called.
+Estimators use only these functions. Chains and engines decide when they are called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
-from pactune.errors import GradientError
-from pactune.hypergradient.adjoints import StepPoint, edge_vjp, through_step, vjp
+from pactune.hypergradient.adjoints import StepArguments, edge_vjp, pull_back_dynamics, vjp
+from pactune.hypergradient.gradients import on_side_stream, params_gradient, second_order_kernels
 from pactune.hypergradient.records import (
     Adjoint,
     GradientPair,
     InnerState,
-    Linear,
+    LinearizedGradient,
     Observation,
-    Record,
     StepData,
+    StepRecord,
     ValueAndGradient,
 )
-from pactune.objectives.base import Measured, Objective, PathContext
+from pactune.objectives.base import MeasuredSummand, Objective, PathContext
 from pactune.objectives.stacked import measure_runs, summand_of_runs
 from pactune.parallel import SINGLE_RANK, Ranks, copy_to_shards, shard_batch, sum_over_shards, sum_trees
 from pactune.problem.data import Batch
 from pactune.problem.inner_problem import InnerProblem
 from pactune.streams import seed_forward
-from pactune.trees import Params, add, clone, leaves, split, zeros_like
+from pactune.trees import Params, add, clone, detach, leaves, zeros_like
 
 __all__ = ["Trajectory"]
 
@@ -42,16 +40,16 @@ Product = Callable[[Params], Params]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Problem, dynamics and objective, seen as functions of (θ_t, λ).
+    """Problem, dynamics and objective as functions of (θ_t, λ).
 
     Attributes:
         problem: the two risks.
         dynamics: how θ moves.
-        objective: what is measured along the way.
-        stochastic: whether forwards draw random numbers and have to be seeded step by step.
+        objective: what is measured along the trajectory.
+        stochastic: True if forwards draw random numbers, so that they are seeded at every step.
         default_hyper: λ0, for an objective that compares with it.
-        ranks: the ranks of the run, of which some may share every mini-batch.
-        side: a CUDA stream on which the second gradient of a step runs beside the first.
+        ranks: the ranks of the run. Some of them may share every mini-batch.
+        side: a CUDA stream that computes the reference gradient while the main stream computes ∇R_T.
     """
 
     problem: InnerProblem
@@ -62,135 +60,145 @@ class Trajectory:
     ranks: Ranks = SINGLE_RANK
     side: torch.cuda.Stream | None = None
 
-    # Measuring at θ_t
+    # Measure at θ_t
 
     def observe(
         self, state: InnerState, hyper: Params, data: StepData, *, by_hyper: bool, by_params: bool
     ) -> Observation:
-        """Return ∇R_T(θ_t), and q_t with the derivatives asked for.
+        """Return ∇R_T(θ_t), and q_t with the requested derivatives.
 
-        The training gradient is computed once and serves both Δ_t and the step. A double backward is run only when the
-        θ-derivative is wanted or λ enters the losses themselves; where a penalty knows its mixed derivative in closed
-        form, there is no backward for λ at all.
+        The training gradient is computed once, for Δ_t and for the step. A double backward runs only if the
+        θ-derivative is requested or if λ enters the losses. If a penalty has its mixed derivative in closed form, λ
+        needs no backward.
         """
-        if self.parts(by_hyper=by_hyper) and not by_params:
-            return self.judge(state, hyper, data, self.pair(state, hyper, data), by_hyper=by_hyper)
+        if self.pair_suffices(by_hyper=by_hyper) and not by_params:
+            return self.measure_pair(state, hyper, data, self.gradient_pair(state, hyper, data), by_hyper=by_hyper)
         graph = self._needs_graph(by_hyper=by_hyper, by_params=by_params)
         params, lambdas = leaves(state.params), leaves(hyper) if by_hyper else hyper
-        gradient, second, buffers = self._pair(params, lambdas, state.buffers, data, graph=graph)
+        gradient, reference, buffers = self._gradient_pair(params, lambdas, state.buffers, data, graph=graph)
         if not self.objective.has_path:
-            return Observation(_plain(gradient), buffers)
+            return Observation(detach(gradient), buffers)
         with torch.enable_grad():
             context = self._context(state, data, self._factors(params, lambdas))
-            train, valid = self._compared(gradient, second, params, lambdas)
-        measured = self._measure(_plain(train), _plain(valid), _without_graph(context))
-        detached = _plain(gradient)
+            train, valid = self._compared(gradient, reference, params, lambdas)
+        measured = self._measure(detach(train), detach(valid), _without_graph(context))
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
             with torch.enable_grad():
-                value = self._summand(_plain(train), _plain(valid), context)
+                value = self._summand(detach(train), detach(valid), context)
             outputs.append(({"summand": value}, {"summand": torch.ones_like(value)}))
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
         named = dict(zip(wanted, vjp(outputs, *wanted.values()), strict=True))
-        return Observation(detached, buffers, measured.summand, named.get("hyper"), named.get("params"))
+        return Observation(detach(gradient), buffers, measured.summand, named.get("hyper"), named.get("params"))
 
-    def parts(self, *, by_hyper: bool) -> bool:
-        """Whether `observe` is `pair` and then `judge`: no λ-derivative is wanted, or it is known in closed form."""
+    def pair_suffices(self, *, by_hyper: bool) -> bool:
+        """True if `observe` equals `gradient_pair` followed by `measure_pair`.
+
+        This holds if no λ-derivative is requested, or if it has a closed form.
+        """
         return not (by_hyper and self.objective.has_path) or self.problem.has_penalty_vjp
 
-    def pair(self, state: InnerState, hyper: Params, data: StepData) -> GradientPair:
+    def gradient_pair(self, state: InnerState, hyper: Params, data: StepData) -> GradientPair:
         """Return the two gradients at θ_t."""
-        found = self._pair(leaves(state.params), hyper, state.buffers, data, graph=False)
-        return GradientPair(_plain(found.gradient), _plain(found.second), found.buffers)
+        found = self._gradient_pair(leaves(state.params), hyper, state.buffers, data, graph=False)
+        return GradientPair(detach(found.gradient), detach(found.reference), found.buffers)
 
     @torch.no_grad()
-    def judge(
+    def measure_pair(
         self, state: InnerState, hyper: Params, data: StepData, pair: GradientPair, *, by_hyper: bool
     ) -> Observation:
-        """Return q_t from the two gradients, and its direct λ-derivative in closed form."""
+        """Return q_t from the two gradients, and its direct λ-derivative by the closed form."""
         if not self.objective.has_path:
             return Observation(pair.gradient, pair.buffers)
         context = self._context(state, data, self._factors(state.params, hyper))
-        train, valid = self._compared(pair.gradient, pair.second, state.params, hyper)
+        train, valid = self._compared(pair.gradient, pair.reference, state.params, hyper)
         measured = self._measure(train, valid, context, by_valid=False)
         direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train) if by_hyper else None
         return Observation(pair.gradient, pair.buffers, measured.summand, direct)
 
-    def look(self, state: InnerState, hyper: Params, data: StepData) -> Observation:
-        """Return ∇R_T(θ_t) alone, where q_t is not measured."""
+    def observe_gradient(self, state: InnerState, hyper: Params, data: StepData) -> Observation:
+        """Return ∇R_T(θ_t) without measuring q_t."""
         buffers = clone(state.buffers)
         return Observation(
-            _plain(self._train_gradient(leaves(state.params), hyper, buffers, data, graph=False)), buffers
+            detach(self._train_gradient(leaves(state.params), hyper, buffers, data, graph=False)), buffers
         )
 
-    # Moving
+    # Move, and pull back
 
     def advance(
-        self, state: InnerState, hyper: Params, data: StepData, seen: Observation, *, donated: bool = False
+        self, state: InnerState, hyper: Params, data: StepData, observation: Observation, *, donated: bool = False
     ) -> InnerState:
-        """Return the state after the step, from what was observed at θ_t; in the memory of one that is donated."""
-        with torch.no_grad():
-            params, slots = self._move(self.dynamics, state, hyper, data, seen.gradient, donated=donated)
-        return InnerState(params, slots, seen.buffers, state.step + 1)
+        """Return the state after the step.
 
-    def replay(self, state: InnerState, hyper: Params, data: StepData, *, graph: bool) -> Adjoint:
+        Args:
+            state: the state before the step.
+            hyper: λ.
+            data: the data of the step.
+            observation: the training gradient and the buffers at θ_t.
+            donated: True if nobody needs `state` any more, so that the step may write into its tensors.
+        """
+        with torch.no_grad():
+            params, slots = self._move(self.dynamics, state, hyper, data, observation.gradient, donated=donated)
+        return InnerState(params, slots, observation.buffers, state.step + 1)
+
+    def replay(self, state: InnerState, hyper: Params, data: StepData) -> Adjoint:
         """Repeat a step inside an autograd graph; `state` and `hyper` are leaves or dual tensors."""
-        gradient = self._train_gradient(state.params, hyper, clone(state.buffers), data, graph=graph)
+        gradient = self._train_gradient(state.params, hyper, clone(state.buffers), data, graph=True)
         params, slots = self._move(self.dynamics.pull_back_form(), state, hyper, data, gradient)
         return Adjoint(params, slots if self.dynamics.differentiable else {})
 
-    def linearize(self, record: Record, *, graph: bool) -> Linear:
-        """Return ∇R_T(θ_t) again; with `graph`, inside an autograd graph of its own, ready to be differentiated."""
+    def linearize(self, record: StepRecord, *, graph: bool) -> LinearizedGradient:
+        """Return ∇R_T(θ_t) of a recorded step; with `graph`, inside a new autograd graph."""
         buffers = clone(record.state.buffers)
         params = leaves(record.state.params)
         hyper = leaves(record.hyper) if graph and self.problem.enters_losses else record.hyper
         value = self._train_gradient(params, hyper, buffers, record.data, graph=graph)
         edges = {name: get_gradient_edge(g) for name, g in value.items() if g.requires_grad}
-        return Linear(params, hyper, _plain(value), edges, buffers)
+        return LinearizedGradient(params, hyper, detach(value), edges, buffers)
 
-    def without_values(self, linear: Linear) -> Linear:
-        """Forget the gradient's value, a copy of the parameters, where its graph is all that the way back needs."""
+    def without_values(self, linearized: LinearizedGradient) -> LinearizedGradient:
+        """Drop the gradient's value if the pull-back needs only its graph. The value is as large as the parameters."""
         closed = self.problem.has_closed_steps and not self.dynamics.pull_back_form().pull_back_needs_gradient
-        return linear._replace(gradient={}) if closed and linear.edges else linear
+        return linearized._replace(gradient={}) if closed and linearized.edges else linearized
 
-    def pull_back(self, record: Record, adjoint: Adjoint, *, to_state: bool) -> tuple[Params, Adjoint | None]:
-        """Take an adjoint of the state after a step back through the step.
+    def pull_back(self, record: StepRecord, adjoint: Adjoint, *, to_state: bool) -> tuple[Params, Adjoint | None]:
+        """Pull an adjoint of the state after a step back through the step.
 
-        The step's own operations come first (`through_step`); the training gradient then costs one Hessian–vector
-        product, and nothing where only λ is asked for and does not enter the loss.
+        First the adjoint goes through the operations of the dynamics (`pull_back_dynamics`). Then the training gradient
+        costs one Hessian–vector product. It costs nothing if λ does not enter the loss and `to_state` is False.
 
         Args:
             record: the step.
-            adjoint: derivative with respect to the state after it.
-            to_state: whether the derivative with respect to the state before the step is wanted too.
+            adjoint: the derivative with respect to the state after the step.
+            to_state: True if the derivative with respect to the state before the step is requested too.
 
         Returns:
             The λ-derivative, and the adjoint of the state before the step.
         """
         graph = to_state or self.problem.enters_losses
-        state, linear = record.state, record.linear
-        if linear is None or (graph and not linear.edges):
-            linear = self.linearize(record, graph=graph)
+        state, linearized = record.state, record.linearized
+        if linearized is None or (graph and not linearized.edges):
+            linearized = self.linearize(record, graph=graph)
         slots = state.slots if self.dynamics.differentiable else {}
-        met = StepPoint(
-            state.params, slots, linear.gradient, record.hyper, record.data.noise, self._numbers(state, record.data)
+        arguments = StepArguments(
+            state.params, slots, linearized.gradient, record.hyper, record.data.noise, self._numbers(state, record.data)
         )
         form = self.dynamics.pull_back_form()
-        by_hyper, found = through_step(self.problem, form, met, adjoint.params, adjoint.slots)
-        wanted = ([linear.params] if to_state else []) + ([linear.hyper] if self.problem.enters_losses else [])
-        products = edge_vjp(linear.edges, found.gradient, *wanted)
+        by_hyper, found = pull_back_dynamics(self.problem, form, arguments, adjoint.params, adjoint.slots)
+        wanted = ([linearized.params] if to_state else []) + ([linearized.hyper] if self.problem.enters_losses else [])
+        products = edge_vjp(linearized.edges, found.gradient, *wanted)
         before = Adjoint(add(found.params, products[0]), found.slots) if to_state else None
-        return self._join(by_hyper, products[-1] if self.problem.enters_losses else {}, record.hyper), before
+        return self._sum_parts(by_hyper, products[-1] if self.problem.enters_losses else {}, record.hyper), before
 
     @staticmethod
-    def _join(by_step: Params, by_loss: Params, hyper: Params) -> Params:
-        """Add up the two ways of λ into a step; an empty one is zero."""
+    def _sum_parts(by_step: Params, by_loss: Params, hyper: Params) -> Params:
+        """Return the sum of the λ-derivatives through the dynamics and through the loss; an empty one is zero."""
         if by_step and by_loss:
             return add(by_step, by_loss)
         return by_step or by_loss or zeros_like(hyper)
 
     def pull_back_initial(self, drawn: Params, hyper: Params, by_params: Params) -> Params:
-        """Take an adjoint of θ_0 back to λ, where θ_0 is a function of λ."""
+        """Pull an adjoint of θ_0 back to λ; here θ_0 is a function of λ."""
         lambdas = leaves(hyper)
         with torch.enable_grad():
             start = self.problem.initial(drawn, lambdas)
@@ -203,11 +211,11 @@ class Trajectory:
     ) -> ValueAndGradient:
         """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives.
 
-        The loss is that of the validation side on either sample: λ shapes the training loss, and could lower it without
-        any effect on θ.
+        The loss is always the validation loss, on training rows too. λ shapes the training loss and could lower it
+        without any effect on θ.
         """
         source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
-        wanted = leaves if derivatives else _plain
+        wanted = leaves if derivatives else detach
         params, lambdas = wanted(state.params), wanted(hyper)
         value, rows = torch.zeros(self.problem.runs, dtype=self.problem.dtype, device=self.problem.device), 0
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
@@ -216,7 +224,7 @@ class Trajectory:
             own, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
             with torch.enable_grad():
                 part = weight * batch.rows * self.problem.valid_risk(params, lambdas, clone(state.buffers), own)
-            part = part if derivatives else part.detach()  # a forward may enable gradients for its own inputs
+            part = part if derivatives else part.detach()  # the forward may have enabled gradients
             found_params, found_hyper = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             value, rows = value + part.detach(), rows + batch.rows
             by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
@@ -227,11 +235,11 @@ class Trajectory:
 
     def train_gradient(self, state: InnerState, hyper: Params, data: StepData) -> Params:
         """Return ∇R_T at θ, penalty included."""
-        gradient = self.look(state, hyper, data).gradient
-        return _plain(self._with_penalty(gradient, state.params, hyper))
+        gradient = self.observe_gradient(state, hyper, data).gradient
+        return detach(self._with_penalty(gradient, state.params, hyper))
 
     def train_products(self, state: InnerState, hyper: Params, data: StepData) -> tuple[Product, Product]:
-        """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ at θ, penalty included; one graph serves all products."""
+        """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ at θ, penalty included. All products share one graph."""
         params, lambdas = leaves(state.params), leaves(hyper)
         with torch.enable_grad():
             gradient = self._train_gradient(params, lambdas, clone(state.buffers), data, graph=True)
@@ -241,66 +249,68 @@ class Trajectory:
             lambda vector: vjp([(train, vector)], lambdas, retain=True)[0],
         )
 
-    # Inner workings
+    # Private parts
 
     def _train_gradient(self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool) -> Params:
         self._seed(data.keys[0] if data.keys else None)
-        with torch.enable_grad(), _second_order(graph):
+        with torch.enable_grad(), second_order_kernels(graph):
             return self._risk_gradient(self.problem.train_risk, (params, hyper, buffers), data.train, graph=graph)
 
     def _risk_gradient(
         self, risk: Callable[..., Tensor], at: tuple[Params, Params, Params], batch: Batch, *, graph: bool
     ) -> Params:
-        """Return the θ-gradient of a risk at (θ, λ, buffers); ranks that share the mini-batch add up their parts."""
+        """Return the θ-gradient of a risk at (θ, λ, buffers). Ranks that share the mini-batch add up their parts."""
         params, hyper, buffers = at
         if self.ranks.shards == 1:
-            return _gradient(risk(params, hyper, buffers, batch), params, graph=graph)
+            return params_gradient(risk(params, hyper, buffers, batch), params, graph=graph)
         part, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
         here, lambdas = copy_to_shards(self.ranks, params, hyper) if graph else (params, hyper)
-        return sum_over_shards(self.ranks, _gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
+        return sum_over_shards(self.ranks, params_gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
 
-    def _pair(self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool) -> GradientPair:
-        """Return the two gradients, the second on a stream of its own where there is one."""
-        after, second = clone(buffers), Params()
+    def _gradient_pair(
+        self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool
+    ) -> GradientPair:
+        """Return the two gradients; the reference is computed on the side stream if there is one."""
+        after, reference = clone(buffers), Params()
         if self.objective.has_path:
-            with _beside(self.side):
-                second = self._second_gradient(params, hyper, buffers, data, graph=graph)
+            with on_side_stream(self.side):
+                reference = self._reference_gradient(params, hyper, buffers, data, graph=graph)
         gradient = self._train_gradient(params, hyper, after, data, graph=graph)
         if self.side is not None and self.objective.has_path:
             torch.cuda.current_stream().wait_stream(self.side)
-        return GradientPair(gradient, second, after)
+        return GradientPair(gradient, reference, after)
 
     def _needs_graph(self, *, by_hyper: bool, by_params: bool) -> bool:
-        """Whether the gradients themselves have to be differentiated."""
+        """True if the two gradients have to be differentiated."""
         if not self.objective.has_path or self._loss_cancels:
             return False
         return by_params or (by_hyper and self.problem.enters_losses)
 
     @property
     def _loss_cancels(self) -> bool:
-        """Whether the two gradients differ by the penalty alone, as under λ and λ0 of a weight decay."""
+        """True if the two gradients differ only by the penalty, as under λ and λ0 of a weight decay."""
         return self.objective.compares_default and not self.problem.enters_losses
 
-    def _second_gradient(
+    def _reference_gradient(
         self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool
     ) -> Params:
-        """Return the gradient that ∇R_T is compared with, without a penalty."""
+        """Return the gradient with which the objective compares ∇R_T, without a penalty."""
         if self.objective.compares_default and not self._loss_cancels:
             return self._train_gradient(params, self._default, clone(buffers), data, graph=graph)
         if not self.objective.uses_valid_gradient:
             return zeros_like(params)
         self._seed(data.keys[1] if data.keys else None)
-        with torch.enable_grad(), _second_order(graph):
+        with torch.enable_grad(), second_order_kernels(graph):
             at = (params, hyper, clone(buffers))
             return self._risk_gradient(self.problem.valid_risk, at, data.valid, graph=graph)
 
-    def _compared(self, first: Params, second: Params, params: Params, hyper: Params) -> tuple[Params, Params]:
-        """Return the two gradients of the summand; what is the same in both is left out where it cancels."""
+    def _compared(self, first: Params, reference: Params, params: Params, hyper: Params) -> tuple[Params, Params]:
+        """Return the two gradients of the summand, with penalties. Equal parts are left out if they cancel."""
         if not self.objective.compares_default:
-            return self._with_penalty(first, params, hyper), second
+            return self._with_penalty(first, params, hyper), reference
         if self._loss_cancels:
-            first = second = zeros_like(params)
-        return self._with_penalty(first, params, hyper), self._with_penalty(second, params, self._default)
+            first = reference = zeros_like(params)
+        return self._with_penalty(first, params, hyper), self._with_penalty(reference, params, self._default)
 
     @property
     def _default(self) -> Params:
@@ -318,7 +328,7 @@ class Trajectory:
     def _numbers(self, state: InnerState, data: StepData) -> Mapping[str, Number]:
         return self.dynamics.numbers(state.step) if data.numbers is None else data.numbers
 
-    def _measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
+    def _measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
         """Return q_t with its derivatives by both gradients, of every run if runs are stacked."""
         if self.problem.runs:
             return measure_runs(self.objective, train, valid, context, by_valid=by_valid)
@@ -356,37 +366,5 @@ class Trajectory:
             seed_forward(self.problem.device, key)
 
 
-def _gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
-    """Return the gradient of a risk; a parameter that the risk does not use gets zeros."""
-    if not risk.requires_grad:
-        raise GradientError(
-            "a loss does not depend on the model's parameters; compute it from the model's output as a tensor, "
-            "without .item(), .detach() or no_grad()"
-        )
-    whole = risk.sum() if risk.ndim else risk  # the risks of many runs do not depend on each other
-    found = torch.autograd.grad(whole, list(params.values()), create_graph=graph, allow_unused=True)
-    return split(found, params)[0]
-
-
-def _plain(tree: Params) -> Params:
-    return {name: value.detach() for name, value in tree.items()}
-
-
 def _without_graph(context: PathContext) -> PathContext:
-    return context._replace(factors=_plain(context.factors))
-
-
-@contextmanager
-def _beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Run on a stream that starts where the present one is."""
-    if stream is None:
-        yield
-        return
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        yield
-
-
-def _second_order(graph: bool) -> AbstractContextManager[None]:
-    """Fused attention has no double backward: inside second-order code only the plain kernel is allowed."""
-    return sdpa_kernel(SDPBackend.MATH) if graph else nullcontext()
+    return context._replace(factors=detach(context.factors))

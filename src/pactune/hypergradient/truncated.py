@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator, sweep
-from pactune.hypergradient.records import Adjoint, InnerState, Observation, Record, ValueAndGradient
+from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator, pull_back_steps
+from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, add_, zeros_like
@@ -20,14 +20,13 @@ __all__ = ["Truncated"]
 class Truncated(Estimator):
     """Differentiate through the last k inner steps and hold θ_{t−k} fixed.
 
-    k = 0 keeps the direct dependence on λ only; k = 1 is T1–T2 (Luketina et al.); k = inner_steps is exact. For the
-    regularizer every summand is truncated on its own, at a cost of k steps each: time O(mkT), memory O(mk). For the
-    risk at θ_T a state is kept at every `segment`-th step, and the steps between are run again on the way back: memory
-    O(m√k).
+    k = 0 keeps only the direct dependence on λ; k = 1 is T1–T2 (Luketina et al.); k = inner_steps is exact. For the
+    regularizer every summand is truncated separately, at a cost of k steps each: time O(mkT), memory O(mk). For the
+    risk at θ_T a state is kept at every `segment`-th step, and the steps between are run again: memory O(m√k).
 
     Args:
         k: the number of steps.
-        segment: steps between two states that are kept, None for ⌈√k⌉. The regularizer keeps every state.
+        segment: the number of steps between two states that are kept; None for ⌈√k⌉. The regularizer keeps every state.
     """
 
     k: int
@@ -42,11 +41,11 @@ class Truncated(Estimator):
 
     @property
     def direct(self) -> bool:  # type: ignore[override]
-        """Whether k = 0."""
+        """True if k = 0."""
         return self.k == 0
 
-    def unseen(self, inner_steps: int) -> int:
-        """Return T − k: only the last k steps matter to the risk at θ_T."""
+    def skippable_steps(self, inner_steps: int) -> int:
+        """Return T − k: the risk at θ_T needs only the last k steps."""
         return inner_steps - self.k
 
     def reach(self, inner_steps: int) -> int:
@@ -58,17 +57,17 @@ class Truncated(Estimator):
         return max(0, t - self.k)
 
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
-        """Raise where k is larger than T, or the dynamics cannot be differentiated."""
+        """Raise if k is larger than T, or if the dynamics cannot be differentiated."""
         if self.k > inner_steps:
             raise SettingError(f"`{role}`: k must be between 0 and inner_steps={inner_steps}, got {self.k}")
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
-        """Return the estimator at work."""
-        return _Running(self, trajectory, context)
+        """Return the estimator for one chain of one round."""
+        return _TruncatedChainEstimator(self, trajectory, context)
 
 
-class _Running(ChainEstimator):
+class _TruncatedChainEstimator(ChainEstimator):
     def __init__(self, settings: Truncated, trajectory: Trajectory, context: ChainContext) -> None:
         self._k, self._trajectory, self._context = settings.k, trajectory, context
         self._sum = zeros_like(context.hyper)
@@ -76,22 +75,22 @@ class _Running(ChainEstimator):
         self._steps = Segments(trajectory, self._segment, settings.k)
         self.by_params = settings.k > 0
 
-    def observe(self, record: Record, seen: Observation) -> Params:
-        assert seen.by_hyper is not None
-        if not self._steps:  # every summand goes back over the last k steps: cheapest from states that are all there
+    def observe(self, record: StepRecord, observation: Observation) -> Params:
+        assert observation.by_hyper is not None
+        if not self._steps:  # every summand goes back k steps, which is cheapest if every state is kept
             self._steps = Segments(self._trajectory, 1, self._k)
-        found = seen.by_hyper
+        found = observation.by_hyper
         if self._k:
-            assert seen.by_params is not None
-            found = add(found, self._sweep(seen.by_params))
+            assert observation.by_params is not None
+            found = add(found, self._pull_back(observation.by_params))
         add_(self._sum, found)
         return found
 
-    def jumped(self, direct: Params) -> None:
-        if direct:
-            self._sum = direct
+    def skip_steps(self, direct_sum: Params) -> None:
+        if direct_sum:
+            self._sum = direct_sum
 
-    def moved(self, record: Record) -> None:
+    def add_step(self, record: StepRecord) -> None:
         if self._k:
             self._steps.append(record)
 
@@ -100,15 +99,15 @@ class _Running(ChainEstimator):
         total = self._context.inner_steps
         return self._context.length >= max(total - self._k, last_segment(0, self._segment, total))
 
-    def path(self) -> Params:
+    def path_gradient(self) -> Params:
         return self._sum
 
-    def risk(self, final: ValueAndGradient, state: InnerState) -> Params:
-        return add(final.by_hyper, self._sweep(final.by_params)) if self._k else final.by_hyper
+    def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
+        return add(final.by_hyper, self._pull_back(final.by_params)) if self._k else final.by_hyper
 
-    def _sweep(self, by_params: Params) -> Params:
-        """Take a derivative at the present iterate back through the last k steps."""
+    def _pull_back(self, by_params: Params) -> Params:
+        """Pull a derivative at the current iterate back through the last k steps."""
         kept = len(self._steps)
         span = range(max(0, kept - self._k), kept)
         to_start = self._k >= self._context.length
-        return sweep(self._context, self._steps, span, Adjoint(by_params, {}), to_start=to_start)
+        return pull_back_steps(self._context, self._steps, span, Adjoint(by_params, {}), to_start=to_start)

@@ -1,4 +1,8 @@
-"""What λ minimises: one file per objective."""
+"""What λ minimises: one file per objective.
+
+An objective is a risk at θ_T plus ζ times the root of a sum along the trajectory. A new one is a file here with a class
+that implements `summand`.
+"""
 
 from pactune.objectives.auto_zeta import AutoZeta, RelativeZeta
 from pactune.objectives.base import Objective, PathContext

@@ -13,7 +13,7 @@ __all__ = ["AutoZeta", "RelativeZeta"]
 
 @dataclass(frozen=True)
 class RelativeZeta:
-    """ζ = fraction · ζ*, where at ζ* the gradients of the risk and of ζ√Y are equally long in the first outer step."""
+    """ζ = fraction · ζ*. At ζ* the gradients of the risk and of ζ√Y have equal norms in the first outer step."""
 
     fraction: float
 
@@ -22,16 +22,16 @@ class RelativeZeta:
 class AutoZeta:
     """Choose ζ and the outer step to keep by cross-validation, without any test data.
 
-    A k-th of the training rows and of the validation rows is held out; λ is tuned on the rest, and every outer step of
-    every candidate is judged on the held rows by the mean of 1 − exp(−loss/scale). Candidates are plain training (λ
-    stays where it started) and the `fractions` of ζ*. The best candidate is then run on all rows, and its best step
-    is kept. This costs folds + 1 times the candidates, in runs.
+    Each fold holds out a k-th of the training rows and of the validation rows, and tunes λ on the rest. Every outer
+    step of every candidate gets a score on the held-out rows: the mean of 1 − exp(−loss/scale). Candidates are plain
+    training (λ keeps its initial value) and the `fractions` of ζ*. The best candidate then runs on all rows, and its
+    best step is kept. The number of runs is (folds + 1) times the number of candidates.
 
     Args:
         folds: k.
-        fractions: the ζ to try, as fractions of ζ*; 0 is the bare validation risk.
-        judge: which held rows judge: "both", or "valid" when training and validation data differ in distribution.
-            With "valid" only validation rows are held out.
+        fractions: the values of ζ to try, as fractions of ζ*; 0 is the bare validation risk.
+        judge: the held-out rows that give the score: "both", or "valid" if training and validation data differ in
+            distribution. With "valid" only validation rows are held out.
         scale: the loss at which the score is 0.63; None takes the validation risk before training. A loss that may
             be negative, or a start from a trained model, needs a number.
     """

@@ -1,4 +1,4 @@
-"""What an objective is: a risk at θ_T plus ζ times the root of a sum along the trajectory."""
+"""The interface of an objective: a risk at θ_T plus ζ times the root of a sum along the trajectory."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 from pactune.checks import NOT_NEGATIVE, Rule, check_number
 from pactune.objectives.auto_zeta import AutoZeta
 from pactune.problem import Problem
-from pactune.trees import Params, clip, leaves
+from pactune.trees import Params, clip, leaves, split
 
-__all__ = ["Measured", "Objective", "PathContext", "check_zeta", "clip"]
+__all__ = ["MeasuredSummand", "Objective", "PathContext", "check_zeta", "clip"]
 
 Zeta = float | Literal["theory", "auto"] | AutoZeta
 
 
 class PathContext(NamedTuple):
-    """What a summand may need besides the two gradients.
+    """The inputs of a summand, besides the two gradients.
 
     Attributes:
         learning_rate: η_t of the inner dynamics.
-        factors: hyperparameters' factors on it, by parameter name.
+        factors: the hyperparameters' factors on η_t, by parameter name.
         train_rows: n_T.
         valid_rows: n_V.
-        inverse_temperature: τ of the inner dynamics, None where it has none.
+        inverse_temperature: τ of the inner dynamics; None if it has none.
     """
 
     learning_rate: float | Tensor
@@ -37,8 +37,8 @@ class PathContext(NamedTuple):
     inverse_temperature: float | None = None
 
 
-class Measured(NamedTuple):
-    """A summand and its derivatives with respect to the two gradients it is made of."""
+class MeasuredSummand(NamedTuple):
+    """A summand and its derivatives with respect to the two gradients."""
 
     summand: Tensor
     by_train: Params
@@ -46,9 +46,19 @@ class Measured(NamedTuple):
 
 
 class Objective(ABC):
-    """J(λ) = E[R(θ_T)] + ζ √(Σ_t E[q_t]), where q_t is a summand of the two risks' gradients at θ_t.
+    """J(λ) = E[R(θ_T)] + ζ √(Σ_t E[q_t]), where q_t is a function of the two risks' gradients at θ_t.
 
     To add one, subclass, write `summand`, and add a row to the conformance table of the tests.
+
+    Attributes:
+        zeta: ζ.
+        chain_mean: the position of the mean over chains, inside or outside the root.
+        has_path: False without a sum along the trajectory.
+        uses_valid_gradient: True if q_t depends on ∇R_V.
+        compares_default: True if the second gradient is that of the training risk under the default λ0.
+        uses_step_size: True if q_t depends on the step size.
+        risk_of: the rows on which the validation loss of the first term is taken.
+        closed: True if `measure` has its derivatives in closed form.
     """
 
     zeta: Zeta
@@ -56,41 +66,35 @@ class Objective(ABC):
     chain_mean: Literal["inside", "outside"] = "inside"
     has_path: bool = True
     uses_valid_gradient: bool = True
-    compares_default: bool = False  # the second gradient is that of the training risk under the default λ0
+    compares_default: bool = False
     uses_step_size: bool = False
-    risk_of: Literal["train", "valid"] = "valid"  # the rows on which the loss of the first term is taken
-    closed: bool = False  # `measure` knows its derivatives in closed form
+    risk_of: Literal["train", "valid"] = "valid"
+    closed: bool = False
 
     @abstractmethod
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
         """Return q_t from ∇R_T (penalty included) and ∇R_V; differentiable in both."""
 
-    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
-        """Return q_t and its derivatives with respect to the two gradients, without a graph behind them.
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
+        """Return q_t and its derivatives with respect to the two gradients, without an autograd graph.
 
-        With `by_valid=False` the second derivative may be left empty.
+        With `by_valid=False` the derivative with respect to the second gradient may be empty.
         """
         with torch.enable_grad():
             a, b = leaves(train), leaves(valid)
             value = self.summand(a, b, context)
             found = torch.autograd.grad(value, [*a.values(), *b.values()], allow_unused=True)
-        parts = [
-            torch.zeros_like(like) if g is None else g
-            for like, g in zip([*a.values(), *b.values()], found, strict=True)
-        ]
-        return Measured(
-            value.detach(), dict(zip(a, parts[: len(a)], strict=True)), dict(zip(b, parts[len(a) :], strict=True))
-        )
+        return MeasuredSummand(value.detach(), *split(found, a, b))
 
     def check(self, problem: Problem) -> None:
-        """Raise a `SettingError` where the objective does not fit the problem."""
+        """Raise a `SettingError` if the objective does not fit the problem."""
 
     def default_hyper(self, start: Params) -> Params:
-        """Return the λ0 with which `compares_default` compares, given where λ started."""
+        """Return λ0, for objectives with `compares_default`; `start` is the initial λ."""
         return start
 
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
-        """Return ζ = √(βη/4), with which the objective is the bound up to terms free of λ."""
+        """Return ζ = √(βη/4). With it the objective is the bound, up to terms that do not depend on λ."""
         return math.sqrt(beta * learning_rate / 4)
 
 

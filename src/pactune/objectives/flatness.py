@@ -1,4 +1,4 @@
-"""The limit of a prior that has seen nothing: the length of the training gradients."""
+"""The limit of a prior that has seen no data: the norm of the training gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Flatness"]
 class Flatness(Objective):
     """J(λ) = E[R_V(θ_T)] + ζ √(Σ_t E‖∇R_T(θ_t)‖²), which favours flat optima (Observation A.2).
 
-    The regularizer of Eq. 5 when the privacy parameters of the prior go to 0. It needs no validation gradient.
+    This is the regularizer of Eq. 5 if the privacy parameters of the prior go to 0. It needs no validation gradient.
 
     Args:
         zeta: a number ≥ 0 or "theory" for √(βη/4).

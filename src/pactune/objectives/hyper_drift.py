@@ -1,4 +1,4 @@
-"""How far tuning moves the trajectory: the training drift under λ against that under the default λ0."""
+"""How far tuning moves the trajectory: the training gradient under λ minus that under the default λ0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pactune.checks import FINITE, check_number, check_type, is_number
 from pactune.errors import SettingError
-from pactune.objectives.base import Measured, Objective, PathContext, check_zeta
+from pactune.objectives.base import MeasuredSummand, Objective, PathContext, check_zeta
 from pactune.problem import Problem
 from pactune.trees import Params, dot, scale, sub
 
@@ -25,16 +25,16 @@ class HyperDrift(Objective):
 
     The chain on S_T under the default λ0 is a prior that has not seen S_V, so no privacy is needed and the divergence
     of the two chains does not grow with their dimension. With ζ = √(βη/8), β = τ/n_V, the regularizer is √(KL/2n_V),
-    and J is the certificate of the validation side up to terms free of λ. For weight decay the summand is
-    ‖(λ − λ0) ⊙ θ‖² and costs nothing.
+    and J is the certificate of the validation side, up to terms that do not depend on λ. For weight decay the summand
+    is ‖(λ − λ0) ⊙ θ‖² and costs nothing.
 
     Choose it when λ is tuned on S_V and the result is to be certified. Use Langevin as the inner dynamics: only there
     is the regularizer a divergence.
 
     Args:
         zeta: a number ≥ 0, or "theory" for √(βη/8).
-        default: λ0: a number for every hyperparameter, tensors by name, or None for where the tuner started. It must be
-            chosen without the validation data.
+        default: λ0: a number for every hyperparameter, tensors by name, or None for the initial λ. Choose it without
+            the validation data.
     """
 
     zeta: float | Literal["theory"] = "theory"
@@ -55,7 +55,7 @@ class HyperDrift(Objective):
             check_number("default", self.default, FINITE, none="for where the tuner starts, or a dict of tensors")
 
     def check(self, problem: Problem) -> None:
-        """Raise where λ changes the noise or the start, which the summand does not measure."""
+        """Raise if λ changes the noise or the start, which the summand does not measure."""
         if problem.has_learning_rates or problem.has_initial:
             what = "the step size" if problem.has_learning_rates else "the initial parameters"
             raise SettingError(
@@ -63,7 +63,7 @@ class HyperDrift(Objective):
             )
 
     def default_hyper(self, start: Params) -> Params:
-        """Return λ0 in the shapes of λ, given where λ started."""
+        """Return λ0 in the shapes of λ; `start` is the initial λ."""
         if self.default is None:
             return start
         if isinstance(self.default, Mapping):
@@ -80,23 +80,23 @@ class HyperDrift(Objective):
         return {name: number.to(value).expand_as(value) for name, value in start.items()}
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
-        """Return ‖∇R_T(λ) − ∇R_T(λ0)‖²; the second gradient comes in the place of the validation gradient."""
+        """Return ‖∇R_T(λ) − ∇R_T(λ0)‖²; the argument `valid` holds the second gradient."""
         difference = sub(train, valid)
         return dot(difference, difference)
 
-    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
         """Return the summand and its derivatives ±2Δ in closed form."""
         difference = sub(train, valid)
         second = scale(-2.0, difference) if by_valid else {}
-        return Measured(dot(difference, difference), scale(2.0, difference), second)
+        return MeasuredSummand(dot(difference, difference), scale(2.0, difference), second)
 
     def theory_zeta(self, learning_rate: float, beta: float) -> float:
-        """Return √(βη/8), with which ζ times the root is √(KL/2n_V)."""
+        """Return √(βη/8). With it ζ times the root is √(KL/2n_V)."""
         return math.sqrt(beta * learning_rate / 8)
 
 
 def _broadcasts(value: Tensor, like: Tensor) -> bool:
-    """Return whether a tensor can be expanded to the shape of another."""
+    """Return True if a tensor can be expanded to the shape of another."""
     try:
         value.expand_as(like)
     except RuntimeError:

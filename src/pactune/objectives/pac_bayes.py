@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from pactune.checks import check_choice
-from pactune.objectives.base import Measured, Objective, PathContext, Zeta, check_bound, check_zeta, clip
+from pactune.objectives.base import MeasuredSummand, Objective, PathContext, Zeta, check_bound, check_zeta, clip
 from pactune.trees import Params, add_, dot, scale, sub
 
 __all__ = ["PACBayes", "SameDistribution"]
@@ -19,12 +19,12 @@ class PACBayes(Objective):
     """J(λ) = E[R_V(θ_T)] + ζ √(Σ_t E‖∇R_T(θ_t) − ∇R_V(θ_t)‖²) (Eq. 5).
 
     Args:
-        zeta: a number ≥ 0, "theory" for √(βη/4), or "auto" for a choice without test data, step to keep included.
+        zeta: a number ≥ 0, "theory" for √(βη/4), or "auto", which chooses ζ and the step to keep without test data.
         clip_train: clip ∇R_T, penalty included, to this norm in Δ_t. The step itself keeps the whole gradient, unless
             the inner dynamics has the same `clip`. With both clips at 1 the summand is 2 − 2·cosine similarity wherever
             the gradients are longer than 1 (Observation A.1).
         clip_valid: clip ∇R_V to this norm, as the private prior does (Corollary A.2).
-        chain_mean: where the mean over chains stands: "inside" the root, as in the bound, or "outside"
+        chain_mean: the position of the mean over chains: "inside" the root, as in the bound, or "outside"
             (Algorithm C.1).
     """
 
@@ -41,7 +41,7 @@ class PACBayes(Objective):
 
     @property
     def closed(self) -> bool:  # type: ignore[override]
-        """Whether nothing is clipped."""
+        """True if nothing is clipped."""
         return self.clip_train is None and self.clip_valid is None
 
     def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
@@ -49,15 +49,15 @@ class PACBayes(Objective):
         difference = sub(clip(train, self.clip_train), clip(valid, self.clip_valid))
         return dot(difference, difference)
 
-    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
-        """Return the summand and its derivatives ±2Δ in closed form where nothing is clipped."""
+    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
+        """Return the summand and its derivatives, which are ±2Δ if nothing is clipped."""
         if not self.closed:
             return super().measure(train, valid, context, by_valid=by_valid)
         difference = sub(train, valid)
         value = dot(difference, difference)
         second = scale(-2.0, difference) if by_valid else {}
         add_(difference, difference)
-        return Measured(value, difference, second)
+        return MeasuredSummand(value, difference, second)
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class SameDistribution(PACBayes):
     """J(λ) = E[R_T(θ_T)] + ζ √Σ_t E‖Δ_t‖², for training and validation data of one distribution (Observation A.3).
 
     The validation posterior is independent of the training sample, so the bound needs no private prior. The first
-    term is the validation loss of the training rows: without the penalty, without example weights, and without
-    whatever else λ does to the training loss. Otherwise λ could lower it without any effect on the model. In the
-    general form `valid_loss` must therefore accept batches of `train`. Arguments as for `PACBayes`.
+    term is the validation loss of the training rows: without the penalty, without example weights, and without any
+    other effect of λ on the training loss. Otherwise λ could lower it without any effect on the model. In the general
+    form `valid_loss` must therefore accept batches of `train`. The arguments are those of `PACBayes`.
     """
 
     risk_of = "train"

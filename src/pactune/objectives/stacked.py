@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pactune.objectives.base import Measured, Objective, PathContext
+from pactune.objectives.base import MeasuredSummand, Objective, PathContext
 from pactune.trees import Params, leaves, split
 
 __all__ = ["measure_runs", "summand_of_runs"]
@@ -22,7 +22,7 @@ def summand_of_runs(objective: Objective, train: Params, valid: Params, context:
 
 def measure_runs(
     objective: Objective, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True
-) -> Measured:
+) -> MeasuredSummand:
     """Return q_t of every run with its derivatives by both gradients.
 
     The derivative is taken of the sum over runs. This is exact, since no run depends on another.
@@ -33,7 +33,7 @@ def measure_runs(
         a, b = leaves(train), leaves(valid)
         value = summand_of_runs(objective, a, b, context)
         found = torch.autograd.grad(value.sum(), [*a.values(), *b.values()], allow_unused=True)
-    return Measured(value.detach(), *split(found, a, b))
+    return MeasuredSummand(value.detach(), *split(found, a, b))
 
 
 def _mapped(function: Callable[..., Any], train: Params, valid: Params, context: PathContext) -> Any:

@@ -23,7 +23,7 @@ class UnequalSteps(Objective):
         KL_t = τ_V/(4η_V) ‖η_T ∇R_T − η_V clip_γ(∇R_V)‖² + (m/2)(r − log r − 1),   r = τ_V η_T / (τ_T η_V),
 
     the exact divergence of the step N(θ − η_T ∇R_T, 2η_T/τ_T) from N(θ − η_V clip_γ(∇R_V), 2η_V/τ_V) (the paper lost
-    the ½). τ_T is the inverse temperature of the inner dynamics, and n_T where it has none, as in the paper. With
+    the ½). τ_T is the inverse temperature of the inner dynamics, or n_T if it has none, as in the paper. With
     η_V = η_T and τ_V = τ_T = τ the summand is (τη/4n_V) ‖Δ_t‖², so ζ = 1 is the theory's scale. Choose this objective
     when the private prior demands small steps.
 

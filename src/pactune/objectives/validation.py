@@ -1,4 +1,4 @@
-"""The bare validation risk, Eq. 4: what everybody else minimises."""
+"""The bare validation risk, Eq. 4, which other methods minimise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One chain of a round: measure at θ_t, move, and let the estimators see what they need."""
+"""One chain of a round: measure at θ_t, move, and pass each step to the estimators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pactune.hypergradient.base import ChainContext, ChainEstimator
-from pactune.hypergradient.records import InnerState, Linear, Record, StepData
+from pactune.hypergradient.records import InnerState, LinearizedGradient, Observation, StepData, StepRecord
 from pactune.rounds.plan import RoundPlan
 from pactune.trees import Params
 
@@ -18,12 +18,12 @@ __all__ = ["Carry", "Chain", "ChainEnd"]
 
 
 class Carry(NamedTuple):
-    """All that passes from one inner step to the next where no estimator looks on.
+    """The values that pass from one inner step to the next while an engine runs the steps, as in `jax.lax.scan`.
 
     Attributes:
         state: θ_t with its slots and buffers.
         total: Σ q_t so far.
-        sums: Σ of the direct λ-derivatives of q_t so far, empty where none are wanted.
+        sums: the sum of the direct λ-derivatives of q_t so far; empty if they are not needed.
     """
 
     state: InnerState
@@ -31,19 +31,19 @@ class Carry(NamedTuple):
     sums: Params
 
     def at_start(self) -> Carry:
-        """Return the same with a step count of 0: a recording does not depend on the count."""
+        """Return the carry with a step count of 0, because a recording must not depend on the count."""
         return self._replace(state=self.state._replace(step=0))
 
 
 class ChainEnd(NamedTuple):
-    """What one chain gives at the end of a round; several runs at once have a leading axis in all of it.
+    """The result of one chain at the end of a round. With stacked runs every tensor has a leading axis.
 
     Attributes:
-        state: θ_T.
+        state: the state at θ_T.
         risk: the risk at θ_T.
         total: Y = Σ q_t.
-        risk_gradient: the λ-derivative of the risk, empty without derivatives.
-        path_gradient: the λ-derivative of Y, empty without derivatives or a path term.
+        risk_gradient: the λ-derivative of the risk; empty without derivatives.
+        path_gradient: the λ-derivative of Y; empty without derivatives or without a path term.
         notes: the risk estimator's numbers for the history.
     """
 
@@ -60,19 +60,22 @@ class Chain:
 
     Args:
         plan: how the round is run.
-        state: θ_0 of the round.
+        state: the state at the start of the round.
         hyper: λ.
-        drawn: the draw from P_0 when the chain starts anew.
+        drawn: the draw from P_0 if the chain starts from θ_0; otherwise None.
         phase: the first step at which Δ_t is measured.
     """
 
     def __init__(self, plan: RoundPlan, state: InnerState, hyper: Params, drawn: Params | None, phase: int = 0) -> None:
         self.plan, self._phase = plan, phase
         self._context = ChainContext(hyper, drawn, plan.inner_steps)
-        self._state, self._owned = state, False  # the state at the start is that of the last round, which is kept
+        self._state, self._owned = (
+            state,
+            False,
+        )  # the first state belongs to the last round, so no step may overwrite it
         problem = plan.trajectory.problem
         self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
-        self._first_seen = plan.risk_estimator.unseen(plan.inner_steps)
+        self._first_needed = plan.risk_estimator.skippable_steps(plan.inner_steps)
         self._risk_side: ChainEstimator | None = None
         self._path_side: ChainEstimator | None = None
         if plan.derivatives:
@@ -82,76 +85,91 @@ class Chain:
                 self._path_side = self._risk_side if same else plan.path_estimator.start(plan.trajectory, self._context)
 
     def step(self, data: StepData, hyper: Params) -> tuple[Tensor | None, Params | None]:
-        """Measure at θ_t, then move; return q_t and its λ-derivative where it is known at once."""
-        trajectory, path = self.plan.trajectory, self._path_side
-        record = Record(self._state, data, hyper)
-        found = None
+        """Measure at θ_t, then move; return q_t, and its λ-derivative if it is known at once."""
+        record = StepRecord(self._state, data, hyper)
+        derivative = None
         if self._keeps_graph:
-            linear = trajectory.linearize(record, graph=True)
-            record, seen = record._replace(linear=linear), linear.observation()
+            linearized = self.plan.trajectory.linearize(record, graph=True)
+            record, observation = record._replace(linearized=linearized), linearized.observation()
         elif self.measures(self._context.length):
-            by_params = path is not None and path.by_params
-            seen = trajectory.observe(self._state, hyper, data, by_hyper=path is not None, by_params=by_params)
-            if path is not None:
-                found = path.observe(record, seen)
-            if seen.summand is not None:
-                self._total = self._total + seen.summand
+            observation, derivative = self._measure(record)
         else:
-            seen = trajectory.look(self._state, hyper, data)
-            if path is not None:
-                path.skipped(record)
-        if record.linear is None and self._context.length == self._first_seen:
-            known = Linear(self._state.params, hyper, seen.gradient, {}, seen.buffers)
-            record = record._replace(linear=known)  # the way back ends here and asks for the value alone
-        unseen = self._context.length < self.plan.ahead
-        self._state = trajectory.advance(self._state, hyper, data, seen, donated=unseen and self._owned)
+            observation = self.plan.trajectory.observe_gradient(self._state, hyper, data)
+            if self._path_side is not None:
+                self._path_side.skip_summand(record)
+        if record.linearized is None and self._context.length == self._first_needed:
+            # The pull-back ends at this step and needs the gradient's value, but no graph.
+            known = LinearizedGradient(self._state.params, hyper, observation.gradient, {}, observation.buffers)
+            record = record._replace(linearized=known)
+        self._move(record, observation)
+        return observation.summand, derivative
+
+    def _measure(self, record: StepRecord) -> tuple[Observation, Params | None]:
+        """Measure q_t and add it to the total; return also its λ-derivative if it is known at once."""
+        path, derivative = self._path_side, None
+        by_hyper, by_params = path is not None, path is not None and path.by_params
+        observation = self.plan.trajectory.observe(
+            record.state, record.hyper, record.data, by_hyper=by_hyper, by_params=by_params
+        )
+        if path is not None:
+            derivative = path.observe(record, observation)
+        if observation.summand is not None:
+            self._total = self._total + observation.summand
+        return observation, derivative
+
+    def _move(self, record: StepRecord, observation: Observation) -> None:
+        """Make the step, and pass it to the estimators unless they can skip it."""
+        skippable = self._context.length < self.plan.skippable_steps
+        self._state = self.plan.trajectory.advance(
+            record.state, record.hyper, record.data, observation, donated=skippable and self._owned
+        )
         self._owned = True
         self._context.length += 1
-        if unseen and self._risk_side is not None:
-            self._risk_side.jumped({})
-        elif not unseen:
-            for side in {id(s): s for s in (self._risk_side, path) if s is not None}.values():
-                side.moved(record)
-        return seen.summand, found
+        if skippable and self._risk_side is not None:
+            self._risk_side.skip_steps({})
+        elif not skippable:
+            for side in {id(s): s for s in (self._risk_side, self._path_side) if s is not None}.values():
+                side.add_step(record)
 
     @property
     def _keeps_graph(self) -> bool:
-        """Whether the step's own gradient is differentiated soon, and nothing else is measured with it."""
-        nothing_else = not self.plan.trajectory.objective.has_path
-        return nothing_else and self._risk_side is not None and self._risk_side.keeps_graph
+        """True if the next step measures nothing and the risk estimator soon differentiates its training gradient."""
+        measures_nothing = not self.plan.trajectory.objective.has_path
+        return measures_nothing and self._risk_side is not None and self._risk_side.keeps_graph
 
     def measures(self, t: int) -> bool:
-        """Whether Δ_t is measured at step t of the round."""
+        """Return True if Δ_t is measured at step t of the round."""
         return t % self.plan.path_stride == self._phase
 
-    # For engines that run the first steps in their own way
+    # For engines that run the first steps
 
     @property
     def carry(self) -> Carry:
-        """Where the chain is."""
-        return Carry(self._state, self._total, self._path_side.path() if self._path_side is not None else {})
+        """The current state and the sums so far."""
+        sums = self._path_side.path_gradient() if self._path_side is not None else {}
+        return Carry(self._state, self._total, sums)
 
     @property
     def hyper(self) -> Params:
         """λ."""
         return self._context.hyper
 
-    def jump(self, carry: Carry, steps: int) -> None:
-        """Take up the chain after `steps` steps that no estimator had to see."""
+    def continue_from(self, carry: Carry, steps: int) -> None:
+        """Continue from `carry`, after an engine has run `steps` steps."""
         self._state, self._total = carry.state, carry.total
-        self._owned = self._owned or steps > 0  # after no step it is still the state at the start
+        self._owned = self._owned or steps > 0  # without a step it is still the state at the start
         self._context.length += steps
         if self._risk_side is not None:
-            self._risk_side.jumped({})
+            self._risk_side.skip_steps({})
         if self._path_side is not None:
-            self._path_side.jumped(carry.sums)
+            self._path_side.skip_steps(carry.sums)
 
     def finish(self, key: int | None) -> ChainEnd:
         """Return the risk at θ_T, Y, and their λ-derivatives."""
         trajectory, stride = self.plan.trajectory, self.plan.path_stride
         final = trajectory.final_risk(self._state, self.hyper, key=key, derivatives=self._risk_side is not None)
-        gradient = self._risk_side.risk(final, self._state) if self._risk_side is not None else {}
-        path = self._path_side.path() if self._path_side is not None else {}
+        gradient = self._risk_side.risk_gradient(final, self._state) if self._risk_side is not None else {}
+        path = self._path_side.path_gradient() if self._path_side is not None else {}
         notes = self._risk_side.notes if self._risk_side is not None else {}
         if stride == 1:
             return ChainEnd(self._state, final.value, self._total, gradient, path, notes)

@@ -1,4 +1,4 @@
-"""The chains of one run and their states between rounds."""
+"""The states of the chains of one run, from round to round."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["ChainStates"]
 
 @dataclass
 class ChainStates:
-    """Where the chains of a run are.
+    """The states of the chains of a run.
 
     Attributes:
         inputs: mini-batches, noise and draws from P_0.
         chains: C.
-        restart: whether every round draws θ_0 anew.
-        params: where a single chain starts that is not drawn.
+        restart: True if every round draws a new θ_0.
+        params: the start of a single chain that is not drawn: the model's parameters.
         buffers: the model's buffers at the start.
-        states: the chains, None before the first round.
-        rounds: how many rounds are done.
-        ranks: the ranks of the run; each has the states of its own chains.
-        lead: the first chain, which every rank has, without what its dynamics remembers.
+        states: the states of this rank's chains; None before the first round.
+        rounds: the number of finished rounds.
+        ranks: the ranks of the run. Each rank has the states of its own chains.
+        lead: the state of the first chain without its slots. Every rank has it.
     """
 
     inputs: RunInputs
@@ -42,16 +42,16 @@ class ChainStates:
     lead: InnerState | None = None
 
     def request(self, plan: RoundPlan, hyper: Params, on_step: OnStep | None = None) -> RoundRequest:
-        """Return the next round."""
+        """Return the request for the next round."""
         states, drawn = self.starts(hyper)
         first = self.rounds * plan.inner_steps
-        phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # of no seed, so that many runs share it
+        phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # without the run's seed: runs share it
         mine = self.ranks.own_chains(self.chains)
 
-        def step_data(t: int) -> list[StepData]:
+        def step_data_at(t: int) -> list[StepData]:
             return self.inputs.step_data(first + t, self.chains, mine)
 
-        return RoundRequest(plan, states, hyper, step_data, drawn, on_step, phase, first)
+        return RoundRequest(plan, states, hyper, step_data_at, drawn, on_step, phase, first)
 
     def after(self, outcome: RoundOutcome) -> ChainStates:
         """Return the chains at the end of a round; these chains stay at its start until `follow`."""
@@ -59,27 +59,27 @@ class ChainStates:
         return replace(self, states=outcome.states, lead=lead, rounds=self.rounds + 1)
 
     def follow(self, other: ChainStates) -> None:
-        """Go on from the states of `other`."""
+        """Continue from the states of `other`."""
         self.states, self.lead, self.rounds = other.states, other.lead, other.rounds
 
     def state(self) -> dict[str, Any]:
-        """Return where the chains are, as a checkpoint holds it; randomness needs no state.
+        """Return the states for a checkpoint. Randomness needs no state.
 
-        The first rank returns the chains of all ranks, which send them.
+        The first rank returns the chains of all ranks; the other ranks send theirs.
         """
         states = None if self.states is None else self.ranks.gather(self.states, self.chains)
         chains = None if states is None else [state._asdict() for state in states]
         return {"params": self.params, "buffers": self.buffers, "chains": chains, "rounds": self.rounds}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go where the chains were."""
+        """Restore the states from a checkpoint."""
         self.params, self.buffers, self.rounds = state["params"], state["buffers"], state["rounds"]
         chains = None if state["chains"] is None else [InnerState(**chain) for chain in state["chains"]]
         self.states = None if chains is None else [chains[number] for number in self.ranks.own_chains(self.chains)]
         self.lead = None if chains is None else chains[0]
 
     def starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
-        """Return the states at θ_0 of the next round, and the draws from P_0 if the chains start anew."""
+        """Return the states at the start of the next round, and the draws from P_0 if the chains start from θ_0."""
         if self.states is not None and not self.restart:
             return self.states, None
         drawn = [self._draw(chain) for chain in self.ranks.own_chains(self.chains)]

@@ -1,4 +1,4 @@
-"""What an engine is: a way to run the first steps of a round, those that no estimator has to see one by one."""
+"""The interface of an engine, which runs the first steps of a round: those that no estimator needs one by one."""
 
 from __future__ import annotations
 
@@ -22,39 +22,43 @@ log = logging.getLogger("pactune.engines")
 
 
 class RoundChain(NamedTuple):
-    """A chain of a round.
+    """A chain of a round with its data.
 
     Attributes:
         chain: the chain.
-        step_data: returns what the chain meets at step t of the round.
-        position: how many inner steps of the run lie before the round.
+        step_data_at: returns the chain's data at step t of the round.
+        position: the number of inner steps of the run before this round.
     """
 
     chain: Chain
-    step_data: Callable[[int], StepData]
+    step_data_at: Callable[[int], StepData]
     position: int = 0
+
+    def step(self, t: int) -> None:
+        """Run step t of the round eagerly."""
+        self.chain.step(self.step_data_at(t), self.chain.hyper)
 
 
 @dataclass
 class Engine(ABC):
-    """How inner steps are run. An engine keeps what it has recorded from round to round.
+    """A way to run inner steps. An engine keeps its recordings from round to round.
 
     Attributes:
-        stateful: problems whose losses or models depend on something that changed while they were recorded. Their
-            steps are run one by one from then on.
+        unrecordable: problems whose losses or models changed after their steps were recorded. Their steps are run one
+            by one from then on.
     """
 
-    stateful: WeakSet[Problem] = field(default_factory=WeakSet, init=False, repr=False, compare=False)
+    unrecordable: WeakSet[Problem] = field(default_factory=WeakSet, init=False, repr=False, compare=False)
 
     @abstractmethod
-    def run_ahead(self, round_chains: Sequence[RoundChain], steps: int) -> int:
-        """Run up to `steps` first steps of every chain; return how many were run. The rest is run one by one."""
+    def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
+        """Run up to `steps` first steps of every chain; return how many were run. The chains run the rest."""
 
-    def mark_stateful(self, problem: InnerProblem) -> None:
+    def mark_unrecordable(self, problem: InnerProblem) -> None:
         """Run the steps of a problem one by one from now on."""
-        if not self.stateful.issuperset(problem.members):
+        if not self.unrecordable.issuperset(problem.members):
             log.warning(
                 "steps are run one by one from now on: a loss or a model depends on something that has changed or that "
                 "it changes itself"
             )
-        self.stateful.update(problem.members)
+        self.unrecordable.update(problem.members)

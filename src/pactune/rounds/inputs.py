@@ -1,4 +1,4 @@
-"""The outside world of a run as a function of (seed, step, chain): mini-batches, noise and initial parameters."""
+"""The inputs of a run as functions of (seed, step, chain): mini-batches, noise and initial parameters."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ Initial = Callable[[torch.Generator], Params]
 
 @dataclass(frozen=True)
 class RunInputs:
-    """Everything random about a run.
+    """The mini-batches and the randomness of a run.
+
+    A step depends only on (seed, step, chain). So a step can be replayed, two chains never share noise, and a resumed
+    run needs no generator state.
 
     Attributes:
         problem: the data.
-        dynamics: says whether noise is wanted.
+        dynamics: decides if noise is drawn.
         streams: the seed.
-        stochastic: whether forwards draw random numbers.
-        initial: P_0 as a function of a generator; None re-initialises the model's modules.
-        reader: the reading position in sources that can only be read in order.
+        stochastic: True if forwards draw random numbers.
+        initial: P_0 as a function of a generator; None calls `reset_parameters` of the model's modules.
+        reader: the name of the run's reading position in sources that can only be read in order.
     """
 
     problem: Problem
@@ -42,12 +45,12 @@ class RunInputs:
     reader: str = ""
 
     def step_data(self, step: int, chains: int, mine: Iterable[int] | None = None) -> list[StepData]:
-        """Return what each chain meets at an inner step counted over the whole run; the mini-batches are the same.
+        """Return the data of each chain at one inner step. All chains get the same mini-batches.
 
         Args:
-            step: the number of the inner step.
+            step: the number of the inner step, counted over the whole run.
             chains: C.
-            mine: the numbers of the chains that are run here; None for all.
+            mine: the numbers of the chains of this rank; None for all.
         """
         train = self.problem.train.batch(step, self.streams, "train", self.reader)
         valid = self.problem.valid.batch(step, self.streams, "valid", self.reader)
@@ -80,9 +83,9 @@ class RunInputs:
         return self.streams.key("train forward", chain, step), self.streams.key("valid forward", chain, step)
 
     def _reset(self, key: int) -> Params:
-        """Draw θ_0 from the modules' own `reset_parameters`, and leave the model as it was.
+        """Draw θ_0 by the modules' `reset_parameters`, and leave the model unchanged.
 
-        A model that cannot be drawn is taken as it stands where hyperparameters give θ_0.
+        If a module has no such method and hyperparameters give θ_0, return the model's current parameters.
         """
         model = self.problem.model
         before = clone({**dict(model.named_parameters()), **self.problem.buffers()})
@@ -122,7 +125,7 @@ class RunInputs:
 
 @torch.no_grad()
 def _restore(model: nn.Module, values: Params) -> None:
-    """Put every parameter and buffer back: `reset_parameters` also redraws frozen ones and hyperparameters."""
+    """Restore every parameter and buffer: `reset_parameters` also redraws frozen ones and hyperparameters."""
     for name, tensor in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
         tensor.copy_(values[name])
 
@@ -138,12 +141,12 @@ def _without_reset(model: nn.Module, names: set[str]) -> list[str]:
 
 
 def consumes_randomness(problem: Problem) -> bool:
-    """Try one forward of each risk in training mode and see whether the global generators moved.
+    """Return True if a forward draws random numbers: run each risk once and compare the global generators.
 
-    Generators and mode flags are left as they were.
+    The function restores the generators and the training flags.
 
     Raises:
-        SettingError: a step could not be run again with the same result.
+        SettingError: a step gives another result when it is run again.
     """
     check_replay(problem)
     device = problem.device

@@ -1,4 +1,4 @@
-"""What a round is: how it is run, where it starts, and what it gives."""
+"""A round in three values: its plan (settings), its request (one round to run) and its outcome."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ OnStep = Callable[[Params], None]
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """How a round is run.
+    """The settings of a round.
 
     Attributes:
         trajectory: the pure functions.
         inner_steps: T.
-        zeta: ζ as a number; a round itself does not depend on it.
-        risk_estimator: how the risk at θ_T is differentiated.
-        path_estimator: how the regularizer is differentiated.
-        derivatives: False runs and measures without any λ-derivative.
-        path_stride: Δ_t is measured at every so many steps, and the sum rescaled.
+        zeta: ζ as a number. The round itself does not use it.
+        risk_estimator: differentiates the risk at θ_T.
+        path_estimator: differentiates the regularizer.
+        derivatives: False computes no λ-derivative.
+        path_stride: Δ_t is measured at every `path_stride`-th step, and the sum is rescaled.
     """
 
     trajectory: Trajectory
@@ -49,33 +49,33 @@ class RoundPlan:
     path_stride: int = 1
 
     @property
-    def ahead(self) -> int:
-        """How many first steps no estimator has to see one by one, so that an engine may run them in its own way."""
+    def skippable_steps(self) -> int:
+        """The number of first steps that no estimator needs one by one, so that an engine may run them."""
         if not self.derivatives:
             return self.inner_steps
         if self.trajectory.objective.has_path and not self.path_estimator.direct:
             return 0
-        return self.risk_estimator.unseen(self.inner_steps)
+        return self.risk_estimator.skippable_steps(self.inner_steps)
 
 
 class RoundRequest(NamedTuple):
-    """One round to be run.
+    """A request to run one round.
 
     Attributes:
-        plan: how it is run.
-        states: where every chain starts.
-        hyper: λ, sharing memory with the hyper module when `on_step` changes it.
-        step_data: what every chain meets at step t of the round.
-        drawn: the draws from P_0 when the chains start anew.
-        on_step: the online algorithm: called with the λ-derivative of ‖Δ_t‖, it may move λ in place.
-        phase: the first step at which Δ_t is measured, below the stride.
-        position: how many inner steps of the run lie before the round.
+        plan: the settings of the round.
+        states: the state of every chain at the start.
+        hyper: λ. It shares memory with the hyper module if `on_step` changes it.
+        step_data_at: returns the data of every chain at step t of the round.
+        drawn: the draws from P_0 if the chains start from θ_0; otherwise None.
+        on_step: the online algorithm. It receives the λ-derivative of ‖Δ_t‖ and may change λ in place.
+        phase: the first step at which Δ_t is measured; it is less than the stride.
+        position: the number of inner steps of the run before this round.
     """
 
     plan: RoundPlan
     states: Sequence[InnerState]
     hyper: Params
-    step_data: StepDataAt
+    step_data_at: StepDataAt
     drawn: Sequence[Params] | None = None
     on_step: OnStep | None = None
     phase: int = 0
@@ -83,15 +83,15 @@ class RoundRequest(NamedTuple):
 
 
 class RoundOutcome(NamedTuple):
-    """What a round gives.
+    """The result of a round.
 
     Attributes:
         states: the state of every chain at θ_T.
-        risk: mean over chains of the risk at θ_T.
+        risk: the mean over chains of the risk at θ_T.
         regularizer: √Y, the root of the sum along the trajectory.
-        risk_gradient: the λ-gradient of the risk, empty without derivatives.
-        path_gradient: the λ-gradient of √Y, empty without derivatives or a path term, and in the online algorithm.
-        notes: the risk estimator's numbers for the history, means over chains.
+        risk_gradient: the λ-gradient of the risk; empty without derivatives.
+        path_gradient: the λ-gradient of √Y; empty without derivatives, without a path term, or in the online algorithm.
+        notes: the risk estimator's numbers for the history, as means over chains.
     """
 
     states: list[InnerState]

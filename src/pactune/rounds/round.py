@@ -1,4 +1,4 @@
-"""One round of T inner steps for every chain, and how the chains are put together."""
+"""Run one round of T inner steps for every chain, and combine the chains."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest
 from pactune.streams import GLOBAL_STATE, forked_rng
 from pactune.trees import Params, clone, scale, zeros_like
 
-__all__ = ["combine", "run_chains", "run_round"]
+__all__ = ["combine", "half_inverse_root", "run_chains", "run_round"]
 
 
 def run_round(request: RoundRequest, engine: Engine | None = None) -> RoundOutcome:
-    """Run T inner steps of every chain and return J's parts with the λ-gradient."""
+    """Run T inner steps of every chain; return the parts of J with their λ-gradients."""
     (ends,) = run_chains([request], engine)
     return combine(request.plan, ends, online=request.on_step is not None)
 
 
 def run_chains(requests: Sequence[RoundRequest], engine: Engine | None) -> list[list[ChainEnd]]:
-    """Run the rounds of several requests, whose first steps the engine may run side by side.
+    """Run the rounds of several requests. The engine may run their first steps side by side.
 
     Returns:
-        The ends of every chain, request by request.
+        The ends of the chains of each request.
     """
     rounds = [_Round(request) for request in requests]
     plan, problem = requests[0].plan, requests[0].plan.trajectory.problem
     stochastic = any(request.plan.trajectory.stochastic for request in requests)
     forked = forked_rng(problem.device) if stochastic else nullcontext()
     with GLOBAL_STATE, forked, explaining(plan.risk_estimator, plan.path_estimator):
-        done = _run_ahead(rounds, engine)
+        done = _run_first_steps(rounds, engine)
         return [one.run(done) for one in rounds]
 
 
-def _run_ahead(rounds: list[_Round], engine: Engine | None) -> int:
+def _run_first_steps(rounds: list[_Round], engine: Engine | None) -> int:
+    """Let the engine run the first steps of all rounds; return how many it has run."""
     if engine is None:
         return 0
-    steps = min(0 if one.request.on_step is not None else one.request.plan.ahead for one in rounds)
-    return (
-        engine.run_ahead([round_chain for one in rounds for round_chain in one.round_chains()], steps) if steps else 0
-    )
+    steps = min(0 if one.request.on_step is not None else one.request.plan.skippable_steps for one in rounds)
+    round_chains = [round_chain for one in rounds for round_chain in one.round_chains()]
+    return engine.run_first_steps(round_chains, steps) if steps else 0
 
 
 class _Round:
@@ -61,43 +61,43 @@ class _Round:
         self._chains = [Chain(request.plan, state, request.hyper, start, request.phase) for state, start in pairs]
 
     def round_chains(self) -> list[RoundChain]:
-        """Return the chains with what each of them meets."""
-        step_data = [functools.partial(self._step_data, index) for index in range(len(self._chains))]
+        """Return the chains with their data."""
         return [
-            RoundChain(chain, data, self.request.position) for chain, data in zip(self._chains, step_data, strict=True)
+            RoundChain(chain, functools.partial(self._step_data_at, index), self.request.position)
+            for index, chain in enumerate(self._chains)
         ]
 
-    def _step_data(self, chain: int, t: int) -> StepData:
-        return self.request.step_data(t)[chain]
+    def _step_data_at(self, chain: int, t: int) -> StepData:
+        return self.request.step_data_at(t)[chain]
 
     def run(self, start: int) -> list[ChainEnd]:
-        """Run the steps from `start` on."""
+        """Run the steps from `start` to T."""
         request = self.request
         keys: list[int | None] = [None] * len(self._chains)
         for t in range(start, request.plan.inner_steps):
             check_interrupt()
-            step_data = request.step_data(t)
+            step_data = request.step_data_at(t)
             current = clone(request.hyper) if request.on_step is not None else request.hyper
-            seen = [chain.step(data, current) for chain, data in zip(self._chains, step_data, strict=True)]
+            measured = [chain.step(data, current) for chain, data in zip(self._chains, step_data, strict=True)]
             if request.on_step is not None and self._chains[0].measures(t):
-                request.on_step(_online_gradient(request.plan, seen, request.hyper))
+                request.on_step(_online_gradient(request.plan, measured, request.hyper))
             keys = [data.keys[1] if data.keys else None for data in step_data]
         return [chain.finish(key) for chain, key in zip(self._chains, keys, strict=True)]
 
 
-def _online_gradient(plan: RoundPlan, seen: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
-    """Return the mean over chains of ∇_λ‖Δ_t‖ (Algorithm C.2); 0 where Δ_t = 0."""
+def _online_gradient(plan: RoundPlan, measured: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
+    """Return the mean over chains of ∇_λ‖Δ_t‖ (Algorithm C.2); it is 0 if Δ_t = 0."""
     parts = [
         scale(plan.path_stride * half_inverse_root(summand), gradient)
         if summand is not None and gradient is not None
         else zeros_like(hyper)
-        for summand, gradient in seen
+        for summand, gradient in measured
     ]
     return plan.trajectory.ranks.mean(parts)
 
 
 def combine(plan: RoundPlan, ends: Sequence[ChainEnd], *, online: bool) -> RoundOutcome:
-    """Put the chains of all ranks together: the mean of the risks, and the mean inside or outside the root."""
+    """Combine the chains of all ranks: the mean of the risks, and the mean inside or outside the root."""
     ranks = plan.trajectory.ranks
     risk = ranks.mean_value(torch.stack([end.risk for end in ends]))
     totals = torch.stack([end.total for end in ends])

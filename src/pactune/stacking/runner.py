@@ -52,8 +52,8 @@ class Runner:
     _evaluates_stacked: bool = field(default=True, init=False)
 
     def run(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
-        """Run one round of every request. Problems that the engine has marked as stateful run step by step."""
-        recorded = [request for request in requests if request.plan.trajectory.problem not in self.engine.stateful]
+        """Run one round of every request. Problems that the engine has marked as unrecordable run step by step."""
+        recorded = [request for request in requests if request.plan.trajectory.problem not in self.engine.unrecordable]
         found = dict(zip(map(id, recorded), self._run_recorded(recorded), strict=True)) if recorded else {}
         return [found[id(request)] if id(request) in found else run_round(request) for request in requests]
 
@@ -69,7 +69,7 @@ class Runner:
         joined = stack.join(requests)
         if changed := stack.changed(joined, requests):
             for problem in changed:
-                self.engine.mark_stateful(problem)
+                self.engine.mark_unrecordable(problem)
             return self.run(requests)
         self._stacked.add(problems)
         ((end,),) = run_chains([joined], self.engine)
@@ -87,8 +87,8 @@ class Runner:
     def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Row]:
         """Return the columns of every evaluation. Models whose rounds are stacked are evaluated stacked."""
         names = list(requests[0].sources)
-        alike = all(list(request.sources) == names for request in requests)
-        if self._evaluates_stacked and alike and self._are_stacked(requests):
+        same_content = all(list(request.sources) == names for request in requests)
+        if self._evaluates_stacked and same_content and self._are_stacked(requests):
             try:
                 return _evaluate_stacked(requests, names)
             except Exception as error:  # a metric may do anything that vmap does not know

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pactune.engines.snapshots import equal, fixed_parts
+from pactune.engines.snapshots import problem_snapshot, snapshots_equal
 from pactune.hypergradient.records import InnerState, StepData
 from pactune.parallel import SINGLE_RANK
 from pactune.problem import Problem
@@ -35,7 +35,7 @@ class Stack:
 
     def __init__(self, requests: Sequence[RoundRequest]) -> None:
         self._problems = [problem_of(request) for request in requests for _ in request.states]
-        self._fixed = fixed_parts(self._problems[0])
+        self._fixed = problem_snapshot(self._problems[0])
         trajectory, self._join_train, self._join_valid = requests[0].plan.trajectory, BatchJoiner(), BatchJoiner()
         defaults = [request.plan.trajectory.default_hyper for request in requests for _ in request.states]
         self._trajectory = replace(
@@ -55,7 +55,7 @@ class Stack:
             replace(first.plan, trajectory=self._trajectory),
             [_stack_states(states)],
             hyper,
-            lambda t: [self._joined_data([data for request in requests for data in request.step_data(t)])],
+            lambda t: [self._joined_data([data for request in requests for data in request.step_data_at(t)])],
             None if first.drawn is None else [stack(draws)],
             None if first.on_step is None else _online(requests, hyper),
             first.phase,
@@ -68,7 +68,7 @@ class Stack:
         A loss may read anything, so problems of different runs are also compared by their risks.
         """
         problems = list(dict.fromkeys(self._problems))
-        differing = [problem for problem in problems if not equal(fixed_parts(problem), self._fixed)]
+        differing = [problem for problem in problems if not snapshots_equal(problem_snapshot(problem), self._fixed)]
         if len(problems) > 1:
             agree = self._agreements(joined, requests)
             differing += [problem for problem, same in zip(self._problems, agree, strict=True) if not same]
@@ -91,13 +91,13 @@ class Stack:
 
     def _agreements(self, request: RoundRequest, singles: Sequence[RoundRequest]) -> list[bool]:
         """Return True for every chain whose stacked risks equal those that it has alone."""
-        (state,), (data,), problem = request.states, request.step_data(0), self._trajectory.problem
+        (state,), (data,), problem = request.states, request.step_data_at(0), self._trajectory.problem
         with torch.no_grad():
             found = _risks(problem, state, request.hyper, data)
             each = [
                 _risks(one.plan.trajectory.problem, start, one.hyper, met)
                 for one in singles
-                for start, met in zip(one.states, one.step_data(0), strict=True)
+                for start, met in zip(one.states, one.step_data_at(0), strict=True)
             ]
         wanted = torch.stack(each)
         loose = TOLERANCE if wanted.dtype != torch.float64 else TOLERANCE**2

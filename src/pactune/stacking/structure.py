@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from pactune.engines.snapshots import alike, fixed_parts
+from pactune.engines.snapshots import problem_snapshot, same_content
 from pactune.problem import Problem
 from pactune.rounds.engine import ORDERED
 from pactune.rounds.plan import RoundRequest
@@ -49,7 +49,7 @@ def stack_refusal(requests: Sequence[RoundRequest]) -> str | None:
 
 def same_structure(request: RoundRequest, other: RoundRequest) -> bool:
     """Return True if two rounds can be stacked: the stacked run takes these settings from the first one."""
-    return alike(_structure(request), _structure(other))
+    return same_content(_structure(request), _structure(other))
 
 
 def problem_of(request: RoundRequest) -> Problem:
@@ -65,7 +65,7 @@ def _structure(request: RoundRequest) -> tuple[Any, ...]:
     trees = (*request.states[0][:1], *request.states[0].slots.values(), request.states[0].buffers, request.hyper)
     return (
         (plan.inner_steps, plan.derivatives, plan.path_stride, plan.risk_estimator, plan.path_estimator, request.phase),
-        (plan.trajectory.dynamics, type(objective), settings, fixed_parts(problem)),
+        (plan.trajectory.dynamics, type(objective), settings, problem_snapshot(problem)),
         [{name: (value.shape, value.dtype, value.device) for name, value in tree.items()} for tree in trees],
         {state.step for state in request.states},
         (problem.train.rows, problem.valid.rows, request.drawn is None, request.on_step is None),

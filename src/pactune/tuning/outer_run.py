@@ -11,7 +11,7 @@ import torch
 
 from pactune.engines.snapshots import ChangeDetector
 from pactune.errors import warn_user
-from pactune.hypergradient.entries import Setting, check_entries
+from pactune.hypergradient.entries import GradientSettings, check_entries
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.interrupts import check_interrupt
 from pactune.objectives import RelativeZeta
@@ -103,7 +103,7 @@ class OuterRun:
         """Mini-batches, noise and draws of θ_0 as functions of the seed; made after one trial of the losses."""
         settings, problem = self.settings, self.problem
         if ChangeDetector().run(problem.try_losses, [problem]):
-            self.runner.engine.mark_stateful(problem)
+            self.runner.engine.mark_unrecordable(problem)
         stochastic = consumes_randomness(problem)
         return RunInputs(problem, settings.inner, Streams(settings.seed), stochastic, settings.initial)
 
@@ -153,7 +153,7 @@ class OuterRun:
         """
         settings = self.settings
         kinds = settings.objective, settings.risk_estimator, settings.path_estimator
-        setting = Setting(*kinds, settings.inner_steps, settings.restart, zeta, fresh=self.chains.rounds == 0)
+        setting = GradientSettings(*kinds, settings.inner_steps, settings.restart, zeta, fresh=self.chains.rounds == 0)
         if unseen := check_entries(self.problem, setting):
             warn_user(
                 f"the regularizer's gradient is identically zero at path_hypergradient={settings.path_estimator} for "
@@ -268,7 +268,7 @@ class OuterRun:
             "last": self._last,
             "chains": self.chains.state(),
             "plain_chains": self.plain_chains.state(),
-            "stateful": self.problem in self.runner.engine.stateful,
+            "stateful": self.problem in self.runner.engine.unrecordable,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -283,7 +283,7 @@ class OuterRun:
         self._pending = state["pending"] is not None
         self.fill_gradients(state["pending"] or {})
         if state["stateful"]:
-            self.runner.engine.mark_stateful(self.problem)
+            self.runner.engine.mark_unrecordable(self.problem)
 
 
 def _balance(outcome: RoundOutcome) -> float:

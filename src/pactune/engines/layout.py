@@ -1,0 +1,48 @@
+"""Turn a nested value into a flat list of tensors and back. Recordings take and return flat lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+__all__ = ["TensorList", "TreeLayout", "flatten"]
+
+TensorList = list[Tensor]
+
+
+class TreeLayout(NamedTuple):
+    """The structure of a nested value without its tensors. Calls with equal layouts can share a recording.
+
+    Attributes:
+        spec: the nesting.
+        constants: the leaves that are no tensors, with their positions among all leaves.
+        tensors: shape and dtype of every tensor.
+    """
+
+    spec: pytree.TreeSpec
+    constants: tuple[tuple[int, Any], ...]
+    tensors: tuple[tuple[torch.Size, torch.dtype], ...]
+
+    def restore(self, flat: Sequence[Tensor]) -> Any:
+        """Return the nested value of a flat list."""
+        leaves: list[Any] = list(flat)
+        for position, constant in self.constants:
+            leaves.insert(position, constant)
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+def flatten(value: Any) -> tuple[TensorList, TreeLayout]:
+    """Return the tensors of a nested value, and its layout.
+
+    >>> tensors, layout = flatten({"w": torch.ones(2), "steps": 3})
+    >>> layout.restore([2 * tensors[0]])
+    {'w': tensor([2., 2.]), 'steps': 3}
+    """
+    leaves, spec = pytree.tree_flatten(value)
+    flat = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    constants = tuple((i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor))
+    return flat, TreeLayout(spec, constants, tuple((tensor.shape, tensor.dtype) for tensor in flat))

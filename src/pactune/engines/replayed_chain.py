@@ -1,0 +1,99 @@
+"""One chain with the tensors of the steps that a CUDA graph replays for it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pactune.engines.layout import TensorList, TreeLayout, flatten
+from pactune.engines.segment import Segment, SegmentReader
+from pactune.rounds.chain import Carry
+from pactune.rounds.engine import RoundChain
+from pactune.trees import Params, norm, sub
+
+__all__ = ["ReplayedChain"]
+
+
+class ReplayedChain:
+    """One chain with the tensors of the steps that are replayed.
+
+    Args:
+        round_chain: the chain and its data.
+        start: the first step.
+        stop: the step after the last one.
+        size: the number of steps per replay.
+        memory_format: the memory format of tensors with four axes.
+    """
+
+    def __init__(
+        self,
+        round_chain: RoundChain,
+        start: int,
+        stop: int,
+        size: int,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        chain = round_chain.chain
+        self.round_chain, self.size, self._memory_format = round_chain, size, memory_format
+        self.problem = chain.plan.trajectory.problem
+        self.segment = Segment.of(round_chain, start, size)
+        self.carry, self._carry_layout = flatten(chain.carry.at_start())
+        self.hyper, self._hyper_layout = flatten(chain.hyper)
+        self.reader = SegmentReader(round_chain, start, stop)
+        self.data, self.data_layout = self.reader.read_flat(start, size)
+
+    @property
+    def layouts(self) -> tuple[TreeLayout, TreeLayout, TreeLayout]:
+        """The layouts of carry, λ and data."""
+        return self._carry_layout, self._hyper_layout, self.data_layout
+
+    def with_copied_carry(self) -> ReplayedChain:
+        """Copy the carry, because the chain's next step may overwrite its state; return this object."""
+        self.carry = [tensor.clone() for tensor in self.carry]
+        return self
+
+    def agrees(self, replayed: TensorList) -> bool:
+        """Return True if a replay of one step from the carry equals the chain's own step, up to rounding."""
+        restore = self._carry_layout.restore
+        return _agree(restore(replayed), self.round_chain.chain.carry, restore(self.carry))
+
+    def static_copies(self, tensors: TensorList) -> TensorList:
+        """Return copies on the device. A graph reads and writes them at fixed addresses."""
+        device = self.segment.trajectory.problem.device
+        return [_copy(tensor.to(device), self._memory_format) for tensor in tensors]
+
+    def continue_from(self, carry_tensors: TensorList, steps: int) -> None:
+        """Let the chain continue from the carry of a graph, after `steps` replayed steps."""
+        chain = self.round_chain.chain
+        copies = [value.clone(memory_format=torch.contiguous_format) for value in carry_tensors]
+        carry: Carry = self._carry_layout.restore(copies)
+        state = carry.state._replace(step=chain.carry.state.step + steps)
+        chain.continue_from(carry._replace(state=state), steps)
+
+
+def _copy(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
+    four_axes = tensor.ndim == 4
+    return tensor.detach().clone(memory_format=memory_format if four_axes else torch.contiguous_format)
+
+
+def _agree(found: Carry, wanted: Carry, before: Carry) -> bool:
+    """Return True if two carries after one step are equal, compared with how far the step moved each part.
+
+    Kernels on a GPU may sum in another order at every call. Adam turns the rounding of a gradient near 0 into a whole
+    step, so the tolerance of the parameters is larger.
+    """
+    double = found.total.dtype == torch.float64
+    eps = torch.finfo(found.total.dtype).eps
+    parts = zip(*(_float_parts(carry).items() for carry in (found, wanted, before)), strict=True)
+    close = []
+    for (name, a), (_, b), (_, start) in parts:
+        tolerance = (1e-6 if double else 1e-2) if name == "params" else (1e-8 if double else 1e-4)
+        close.append(norm(sub(a, b)) <= tolerance * norm(sub(b, start)) + 100 * eps * norm(b))
+    return bool(torch.stack(close).all())
+
+
+def _float_parts(carry: Carry) -> dict[str, Params]:
+    """Return the tensors of a carry by part, without integer buffers, which count batches."""
+    buffers = {name: value for name, value in carry.state.buffers.items() if value.is_floating_point()}
+    parts = {"params": carry.state.params, **carry.state.slots, "buffers": buffers, "sums": carry.sums}
+    return {"total": {"": carry.total}, **{name: part for name, part in parts.items() if part}}

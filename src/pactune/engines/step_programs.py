@@ -1,0 +1,102 @@
+"""The steps of a chain as a function of flat tensors, with or without fused kernels, ready to be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pactune.engines.graph_options import GraphOptions
+from pactune.engines.joint_gradients import JointGradients
+from pactune.engines.layout import TensorList, TreeLayout, flatten
+from pactune.engines.replayed_chain import ReplayedChain
+from pactune.engines.segment import Segment, SegmentData, flat_function
+from pactune.engines.tracing import Program, trace
+from pactune.hypergradient.records import GradientPair, StepData
+from pactune.rounds.chain import Carry
+from pactune.trees import Params
+
+__all__ = ["new_stream", "step_program"]
+
+
+def step_program(chain: ReplayedChain, options: GraphOptions) -> Program:
+    """Return the steps of one chain as a function of flat tensors."""
+    if options.fuse == "steps":
+        return _fused_steps(chain)
+    segment = chain.segment
+    trajectory = replace(segment.trajectory, side=new_stream() if options.two_streams else None)
+    update = _FusedUpdate(segment) if options.fuse == "updates" else None
+    steps = Segment(trajectory, segment.measured, sums_derivatives=segment.sums_derivatives, step_from_pair=update)
+    return flat_function(steps, chain.layouts)
+
+
+def new_stream() -> torch.cuda.Stream:
+    """Return a new CUDA stream."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+class _FusedUpdate:
+    """The elementwise part of a step, which follows its two gradients, compiled."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._step_from_pair = segment.step_from_pair
+        self._known: dict[TreeLayout, tuple[Program, TreeLayout]] = {}
+
+    def __call__(self, carry: Carry, hyper: Params, data: StepData, pair: GradientPair) -> Carry:
+        bare = carry._replace(state=carry.state._replace(buffers={}))
+        value = (bare, hyper, data.noise, data.numbers, pair._replace(buffers={}))
+        flat, layout = flatten(value)
+        if layout not in self._known:
+            self._known[layout] = self._compile(flat, layout, data)
+        program, result_layout = self._known[layout]
+        found: Carry = result_layout.restore(list(program(*flat)))
+        return found._replace(state=found.state._replace(buffers=pair.buffers))
+
+    def _compile(self, example: TensorList, layout: TreeLayout, data: StepData) -> tuple[Program, TreeLayout]:
+        result_layouts: list[TreeLayout] = []
+
+        def function(*tensors: Tensor) -> TensorList:
+            carry, hyper, noise, numbers, pair = layout.restore(tensors)
+            after = self._step_from_pair(carry, hyper, data._replace(noise=noise, numbers=numbers), pair)
+            flat, result_layout = flatten(after)
+            result_layouts.append(result_layout)
+            return flat
+
+        graph = trace(function, example)
+        return torch.compile(graph, fullgraph=True, dynamic=False), result_layouts[0]
+
+
+def _fused_steps(chain: ReplayedChain) -> Program:
+    """Return a function that runs compiled steps one after the other. Steps of one kind share a compiled program."""
+    segment, (carry_layout, hyper_layout, data_layout) = chain.segment, chain.layouts
+    known: dict[tuple[Any, ...], Program] = {}
+    stacked = bool(segment.trajectory.problem.runs)
+    count = len(carry_layout.tensors)
+
+    def program(*tensors: Tensor) -> Sequence[Tensor]:
+        carry, hyper = list(tensors[:count]), list(tensors[count : count + len(hyper_layout.tensors)])
+        segment_data: SegmentData = data_layout.restore(tensors[count + len(hyper) :])
+        joint = JointGradients.of(segment.trajectory, segment_data.train, segment_data.valid)
+        for t, measured in enumerate(segment.measured):
+            data = segment_data.single(t)
+            if joint is not None and measured:
+                data = data._replace(train=[joint.batch], valid=[joint.batch._replace(data=())])
+            inputs, layout = flatten(data)
+            key = (measured, layout)
+            if key not in known:
+                step = Segment(
+                    segment.trajectory,
+                    (measured,),
+                    sums_derivatives=segment.sums_derivatives,
+                    gradient_pair=joint if measured else None,
+                )
+                function = flat_function(step, (carry_layout, hyper_layout, layout))
+                graph = trace(function, [*carry, *hyper, *inputs], transpose=stacked)
+                known[key] = torch.compile(graph, fullgraph=True, dynamic=False)
+            carry = list(known[key](*carry, *hyper, *inputs))
+        return carry
+
+    return program
