@@ -65,6 +65,11 @@ class Losses:
         """Whether the examples of the training set are weighed."""
         return self._weigher is not None
 
+    @property
+    def higher_is_better(self) -> bool:
+        """False if the metrics say, as torchmetrics do, that a smaller number is better."""
+        return getattr(self._metrics, "higher_is_better", None) is not False
+
     def given(self) -> dict[str, Any]:
         """Return losses and metrics by the names of `Problem`'s arguments."""
         return {

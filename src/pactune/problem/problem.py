@@ -48,9 +48,10 @@ class Problem:
         valid_loss: the general form, instead of `loss`.
         batch_size: rows of a training mini-batch; None takes all rows at every step.
         valid_batch_size: rows of a validation mini-batch; None takes all rows.
-        metrics: `metrics(model, batch)` returns further numbers to report, averaged over the rows. By default the
-            accuracy, where the target is a class number and there are two scores or more. Every batch must have the
-            same names; "risk" is taken.
+        metrics: `metrics(model, batch)` returns further numbers to report, by name, averaged over the rows. By default
+            the accuracy, where the target is a class number and there are two scores or more. Every batch must have
+            the same names; "risk" is taken. The first number decides the verdict on a test set: larger is better,
+            unless the function has an attribute `higher_is_better = False`.
 
     Raises:
         DataError: for empty, unknown or ill-fitting data.
@@ -307,6 +308,11 @@ class Problem:
         with evaluating(self.model, self.device), failing_on("the valid loss", "test"):
             as_risk("the valid loss", self._losses.valid(self.model, self.hyper, batch))
             self._losses.metrics(self.model, batch)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """The direction of the first metric, by which the verdict on a test set is given."""
+        return self._losses.higher_is_better
 
     def metric_names(self) -> set[str]:
         """Return the names of the metrics, found on the validation set's first batch."""

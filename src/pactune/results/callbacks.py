@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pactune.checks import check_flag, shown
-from pactune.columns import Row
+from pactune.columns import Row, column_title, judged_column
 from pactune.errors import SettingError, warn_user
 
 if TYPE_CHECKING:
@@ -131,7 +131,5 @@ def progress_for(wanted: bool | None, *, total: int) -> Iterator[Callback]:
 
 
 def _summary(row: Row) -> str:
-    shown = [f"objective {row['objective']:.4g}"]
-    shown += [f"validation risk {row['valid_risk']:.4g}"] if "valid_risk" in row else []
-    shown += [f"test accuracy {row['test_accuracy']:.3f}"] if "test_accuracy" in row else []
-    return ", ".join(shown)
+    columns = ("objective", "valid_risk", judged_column(row))
+    return ", ".join(f"{column_title(name)} {row[name]:.4g}" for name in columns if name in row)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pactune.columns import Row
+from pactune.columns import JOURNAL_COLUMNS, Row
 from pactune.errors import SettingError
 from pactune.sweeps.board import CellState, CellStatus
 from pactune.sweeps.grid import Value
@@ -145,7 +145,7 @@ class SweepResult:
 
 def _rows(lines: Sequence[Row], kind: str) -> list[Row]:
     found = {line["outer_step"]: line for line in lines if line["kind"] == kind}
-    return [{k: v for k, v in found[step].items() if k not in ("kind", "time")} for step in sorted(found)]
+    return [{k: v for k, v in found[step].items() if k not in JOURNAL_COLUMNS} for step in sorted(found)]
 
 
 def _line(cell: CellResult) -> Row:

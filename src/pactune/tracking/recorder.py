@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pactune.columns import Row
+from pactune.columns import CLOCK_COLUMNS, JOURNAL_COLUMNS, Row
 from pactune.errors import RunFolderError, warn_user
 from pactune.tracking.checkpoint import (
     DamagedError,
@@ -349,4 +349,4 @@ def _history(lines: list[Row], kind: str) -> dict[int, Row]:
 
 def _timeless(row: Row) -> dict[str, str]:
     """Return the numbers of a row as text, in which NaN equals itself."""
-    return {name: repr(value) for name, value in row.items() if name not in ("kind", "time", "seconds")}
+    return {name: repr(value) for name, value in row.items() if name not in (*JOURNAL_COLUMNS, *CLOCK_COLUMNS)}

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pactune.columns import TUNED_COLUMNS
 from pactune.tracking.optimizers import fits_memory
 from pactune.tracking.schema import (
     Check,
@@ -29,8 +30,6 @@ from pactune.tracking.schema import (
 
 __all__ = ["check_document", "check_state"]
 
-REQUIRED = ("risk", "regularizer", "objective", "hypergradient_norm", "seconds")
-
 check_document = record(
     {"settings": mapping, "versions": record({"pactune": text}), "state": mapping}, {"moved": listed(text)}
 )
@@ -47,7 +46,7 @@ def _rows(value: Any, where: str) -> None:
 def _tuned_rows(value: Any, where: str) -> None:
     _rows(value, where)
     for i, row in enumerate(value):
-        record(dict.fromkeys(REQUIRED, finite))(row, f"{where}[{i}]")
+        record(dict.fromkeys(TUNED_COLUMNS, finite))(row, f"{where}[{i}]")
 
 
 class _Shapes:
@@ -204,7 +203,7 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "pending": optional(shapes.tree(settings.get("hyperparameters"), complete=False)),
         "last": optional(_pair(shapes.hyper)),
         "lane": shapes.lane(),
-        "plain_lane": shapes.lane(),
+        "plain_chains": shapes.lane(),
         "stateful": flag,
     }
     run = {
@@ -218,7 +217,7 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
     }
     record(run)(state, "state")
     _check_objective(state["rows"], state["zeta"])
-    for rows, lane, kept in (("rows", "lane", "kept"), ("plain_rows", "plain_lane", "plain_kept")):
+    for rows, lane, kept in (("rows", "lane", "kept"), ("plain_rows", "plain_chains", "plain_kept")):
         _check_table(state[rows], state["tuner"][lane]["rounds"], state[kept], rows)
 
 

@@ -268,7 +268,9 @@ class Fit:
             plain_rows=self.plain.rows,
             provenance=self._provenance(),
         )
-        return replace(result, **(self.settings.verdict or judge_run(result))._asdict())
+        return replace(
+            result, **(self.settings.verdict or judge_run(result, higher_is_better=problem.higher_is_better))._asdict()
+        )
 
     def _provenance(self) -> Provenance:
         """Return what touched what: both samples touched λ and θ, whatever is kept; so did those of earlier fits."""
