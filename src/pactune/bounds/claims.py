@@ -22,10 +22,10 @@ from pactune.dynamics import Langevin
 from pactune.errors import SettingError
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source, as_source
-from pactune.problem.ledger import LEDGER
 from pactune.problem.losses import inputs_and_target
 from pactune.problem.modules import mode
 from pactune.problem.provenance import DataMark, Provenance
+from pactune.problem.seen_data import SEEN_DATA
 from pactune.rounds.inputs import Initial, RunInputs
 from pactune.streams import Streams
 from pactune.trees import Params, clone
@@ -61,7 +61,7 @@ class HoldOut(Claim):
     def broken(self) -> list[str]:
         """Return the conditions that are not met."""
         found = unknown(self.provenance, "model", "hyper") + unstated(self.provenance, given_parts(self.model))
-        recorded = LEDGER.seen([*self.model.parameters(), *self.model.buffers()])
+        recorded = SEEN_DATA.samples_of([*self.model.parameters(), *self.model.buffers()])
         provenance = self.provenance.touch("model", *recorded)
         for thing in ("model", "hyper", "features"):
             words = provenance.touches(thing, self._mark)
@@ -182,7 +182,7 @@ class _PathClaim(Claim):
 
     def _dependent(self, thing: str, words: str, values: Iterable[Tensor]) -> list[str]:
         """Return how a part of the prior has seen the bound sample, by what is stated and by what its values are."""
-        touches = self.provenance.touch(thing, *LEDGER.seen(values)).touches(thing, self.sample)
+        touches = self.provenance.touch(thing, *SEEN_DATA.samples_of(values)).touches(thing, self.sample)
         return [f"independent prior: the {words} has seen the bound sample, since {how}" for how in touches]
 
 

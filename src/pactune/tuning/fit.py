@@ -12,8 +12,8 @@ from pactune.errors import DivergenceError, RankError, SettingError, warn_user
 from pactune.interrupts import check_interrupt, immediate_interrupts, take_interrupt
 from pactune.objectives import RelativeZeta
 from pactune.problem.data import as_source
-from pactune.problem.ledger import LEDGER
 from pactune.problem.provenance import DataMark, Provenance
+from pactune.problem.seen_data import SEEN_DATA
 from pactune.results.callbacks import Callback, report_error
 from pactune.results.result import ObjectiveValue, Result, Status
 from pactune.results.verdict import judge_run
@@ -41,8 +41,8 @@ class Fit:
         self.test = (
             None if settings.test is None else as_source(settings.test, role="test", device=tuner.problem.device)
         )
-        self._before = LEDGER.seen(tuner.problem.tensors())
-        LEDGER.begin(tuner.problem.tensors(), tuner.problem.sample_ids)
+        self._before = SEEN_DATA.samples_of(tuner.problem.tensors())
+        SEEN_DATA.begin_fit(tuner.problem.tensors(), tuner.problem.sample_ids)
         if self.test is not None:
             tuner.problem.try_test(self.test)
         self.rows: list[Row] = []
@@ -62,7 +62,7 @@ class Fit:
                 for listener in self.settings.callbacks:
                     listener.on_fit_end(self.tuner, result)
         except BaseException as error:
-            LEDGER.end(self.tuner.problem.tensors())
+            SEEN_DATA.end_fit(self.tuner.problem.tensors())
             report_error(self.settings.callbacks, self.tuner, error)
             raise
         if failure is not None and self.settings.on_divergence == "raise":
@@ -256,7 +256,7 @@ class Fit:
         if kept is not None:
             problem.load(kept.params, kept.buffers)
             self.tuner.keep_hyper(kept.hyper)
-        LEDGER.end(problem.tensors())
+        SEEN_DATA.end_fit(problem.tensors())
         result = Result(
             model=problem.model,
             hyper=problem.hyper,

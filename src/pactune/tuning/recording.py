@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from pactune.checks import check_flag
 from pactune.errors import SettingError
 from pactune.problem.data import as_source
+from pactune.tracking.files import as_folder
 from pactune.tracking.fingerprint import describe_run, parts_of
-from pactune.tracking.place import as_folder
-from pactune.tracking.recorder import FolderRecorder, Pace, Recorder
-from pactune.tracking.shared import SharedRecorder
+from pactune.tracking.rank_recorder import RankRecorder
+from pactune.tracking.recorder import CheckpointSchedule, FolderRecorder, Recorder
 from pactune.tuning.fit_settings import FitSettings
 
 if TYPE_CHECKING:
@@ -23,9 +23,14 @@ __all__ = ["recorded_in"]
 
 
 def recorded_in(
-    run_dir: str | Path | None, tuner: Tuner, settings: FitSettings, *, resume: bool, pace: Pace | None = None
+    run_dir: str | Path | None,
+    tuner: Tuner,
+    settings: FitSettings,
+    *,
+    resume: bool,
+    schedule: CheckpointSchedule | None = None,
 ) -> FitSettings:
-    """Return the settings of a fit that is recorded in `run_dir`; runs of a grid share a pace of checkpoints.
+    """Return the settings of a fit that is recorded in `run_dir`; runs of a grid share a schedule of checkpoints.
 
     Raises:
         SettingError: a setting breaks its rule.
@@ -40,7 +45,7 @@ def recorded_in(
     device, ranks = tuner.problem.device, tuner.ranks
     test = None if settings.test is None else as_source(settings.test, role="test", device=device)
     if not ranks.leader:
-        return replace(settings, recorder=SharedRecorder(Recorder(), ranks))
+        return replace(settings, recorder=RankRecorder(Recorder(), ranks))
     described, parts = describe_run(tuner, settings, test), partial(parts_of, tuner)
-    folder = FolderRecorder(place, resume=resume, settings=described, parts=parts, pace=pace)
-    return replace(settings, recorder=folder if ranks.count == 1 else SharedRecorder(folder, ranks))
+    folder = FolderRecorder(place, resume=resume, settings=described, parts=parts, schedule=schedule)
+    return replace(settings, recorder=folder if ranks.count == 1 else RankRecorder(folder, ranks))

@@ -21,7 +21,7 @@ from pactune.interrupts import check_interrupt, deferred_interrupts
 from pactune.objectives import AutoZeta, Objective, PACBayes
 from pactune.parallel import Parallel, as_ranks, check_shards
 from pactune.problem import Problem
-from pactune.problem.ledger import LEDGER
+from pactune.problem.seen_data import SEEN_DATA
 from pactune.results.callbacks import Callback, as_callbacks, progress_for
 from pactune.results.result import ObjectiveValue, Result
 from pactune.rounds.chain_states import ChainStates
@@ -115,7 +115,7 @@ class Tuner:
         self.runner = Runner(as_engine(engine, problem))
         self.ranks = as_ranks(parallel, chains, problem.device)
         self.start_hyper = clone(problem.hyperparameters())
-        self.start_seen = LEDGER.seen(problem.hyper.parameters())
+        self.start_seen = SEEN_DATA.samples_of(problem.hyper.parameters())
         self._pending = False
         self._last: tuple[Params, Params] | None = None
 
@@ -142,7 +142,7 @@ class Tuner:
 
     def _hypergradient(self) -> ObjectiveValue:
         plan = self.plan(self.zeta)
-        LEDGER.begin(self.problem.tensors(), self.problem.sample_ids)
+        SEEN_DATA.begin_fit(self.problem.tensors(), self.problem.sample_ids)
         if (move := self.next_move()) is not None:
             self.runner.move([move])
             self.moved()
