@@ -257,7 +257,7 @@ GIVEN: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("kind", GIVEN)
-def test_given_parts_have_to_be_spoken_for(kind: str) -> None:
+def test_untrained_parts_have_to_be_spoken_for(kind: str) -> None:
     p = problem(GIVEN[kind](), train=1, valid=2)
     with pytest.raises(CertificateError, match="known features: the model comes with"):
         pt.certify(bounds.TrainSide(p, CHAIN, NOTHING, models=2))
@@ -272,7 +272,7 @@ def test_given_parts_have_to_be_spoken_for(kind: str) -> None:
             pt.certify(bounds.HoldOut(p.model, rows(3), NOTHING.touch("features", DataMark("before", rows(3)))))
 
 
-def test_a_model_without_given_parts_is_not_asked_for_them() -> None:
+def test_a_model_without_untrained_parts_is_not_asked_for_them() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.LayerNorm(3))
     found = pt.certify(bounds.TrainSide(problem(model, train=1, valid=2), CHAIN, NOTHING, models=2))
     assert any("which nobody stated" in words for words in found.assumptions)

@@ -1,4 +1,4 @@
-"""Recorders: they save the state of a run and load it to resume. The default saves nothing; `run_dir` asks for files."""
+"""Recorders save the state of a run and load it to resume. The default saves nothing; `run_dir` asks for files."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class FolderRecorder(Recorder):
         self._settings = settings if parts is None or PARTS in settings else {**settings, PARTS: parts(checksums=True)}
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
-        self._moved: set[str] = set()
+        self._changed: set[str] = set()
         self._written: dict[str, set[int]] = {}
         self._ahead: dict[str, dict[int, Row]] = {}
         if has_content(folder / JOURNAL) or list_checkpoints(folder):
@@ -190,7 +190,7 @@ class FolderRecorder(Recorder):
         if saved is None:
             self._begin(starts)
             return None
-        self._moved = set(saved.get("moved", []))
+        self._changed = set(saved.get("moved", []))
         state: State = saved["state"]
         self._repair(state, starts, saved)
         if saved["versions"] == self._versions:
@@ -220,9 +220,9 @@ class FolderRecorder(Recorder):
     def _document(self, present: State) -> State:
         """Return the content of a checkpoint: the settings at the start, the parts changed since then, the state."""
         if self._parts is not None:
-            self._moved |= set(changed_parts(self._settings[PARTS], self._parts(checksums=False)))
+            self._changed |= set(changed_parts(self._settings[PARTS], self._parts(checksums=False)))
         document = {"settings": self._settings, "versions": self._versions, "state": present}
-        return {**document, "moved": sorted(self._moved)} if self._moved else document
+        return {**document, "moved": sorted(self._changed)} if self._changed else document
 
     def _begin(self, starts: list[Row]) -> None:
         """Start a new run in a folder without a checkpoint."""
@@ -244,7 +244,7 @@ class FolderRecorder(Recorder):
                 self._check(start)
 
     def newest_step(self) -> int | None:
-        """Return the outer step of the newest checkpoint; None if there is none, or if the run converged or diverged."""
+        """Return the outer step of the newest checkpoint; None without one, or if the run converged or diverged."""
         ends = [line.get("status") for line in read_lines(self.folder) if line["kind"] in ("end", "resume")]
         paths = list_checkpoints(self.folder)
         return step_of(paths[0]) if paths and ends[-1:] not in (["converged"], ["diverged"]) else None
