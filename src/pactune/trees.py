@@ -1,4 +1,4 @@
-"""Linear algebra on `dict[str, Tensor]`, the form of parameters and hyperparameters everywhere in the package."""
+"""Linear algebra on `dict[str, Tensor]`, the form in which parameters and hyperparameters travel."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 
 Params = dict[str, Tensor]
 
-MANY = 8  # tensors; from this number on, one kernel for all tensors is faster than one kernel for each
-LARGE = 2**14  # elements; for a larger tensor, memory access costs more than the calls
+MANY = 8  # tensors from which on one kernel for all of them beats one for each
+LARGE = 2**14  # numbers of a tensor from which on its memory counts for more than the calls
 
 
 def map_tree(function: Callable[..., Tensor], tree: Params, *others: Params) -> Params:
-    """Apply `function` to the tensors of each name."""
+    """Apply `function` to the tensors of one name, name by name."""
     return {name: function(value, *(other[name] for other in others)) for name, value in tree.items()}
 
 
@@ -74,7 +74,7 @@ def mul(a: Params, b: Params) -> Params:
 
 
 def scale(alpha: float | Tensor, a: Params) -> Params:
-    """Return αa. A vector α has one factor for each entry of the leading axis."""
+    """Return αa; a vector α has a factor for each entry of the leading axis."""
     if isinstance(alpha, Tensor) and alpha.ndim:
         return {name: value * alpha.reshape(-1, *[1] * (value.ndim - 1)) for name, value in a.items()}
     if _many(a):
@@ -104,9 +104,9 @@ def norm(a: Params) -> Tensor:
 
 
 def clip(a: Params, bound: float | None) -> Params:
-    """Return a / max(1, ‖a‖/γ), smooth at a = 0. With γ = None it returns a.
+    """Return a / max(1, ‖a‖/γ), smooth at a = 0; None for γ clips nothing.
 
-    The division by γ before squaring, at least in float32, avoids an overflow for a large γ.
+    Dividing by γ before squaring, in float32 at least, keeps a large γ from overflowing.
 
     >>> clip({"w": torch.tensor([3.0, 4.0])}, 1e30)["w"]
     tensor([3., 4.])
@@ -118,10 +118,10 @@ def clip(a: Params, bound: float | None) -> Params:
 
 
 def blocks(a: Params) -> list[list[str]]:
-    """Return the names in blocks. A sequence of operations is fastest if it treats one block after the other.
+    """Return the names in blocks for operations that follow each other.
 
-    On an accelerator all tensors are one block. On a CPU each large tensor is its own block, so that intermediate
-    values stay in the cache.
+    All at once on an accelerator and for small tensors; on a CPU large ones one by one, so that what is computed on the
+    way stays in the cache.
 
     >>> blocks({"large": torch.zeros(1000, 1000), "small": torch.zeros(10), "smaller": torch.zeros(5)})
     [['small', 'smaller'], ['large']]
@@ -146,12 +146,12 @@ def clone(a: Params) -> Params:
 
 
 def detach(a: Params) -> Params:
-    """Return the detached tensors, which share the memory of `a`."""
+    """Return the same memory outside every autograd graph."""
     return {name: value.detach() for name, value in a.items()}
 
 
 def leaves(a: Params) -> Params:
-    """Return leaves of a new autograd graph, which share the memory of `a`."""
+    """Return the same memory as leaves of a new autograd graph."""
     return {name: value.detach().requires_grad_() for name, value in a.items()}
 
 
@@ -169,7 +169,7 @@ def split(values: Iterable[Tensor | None], *trees: Params) -> list[Params]:
 
 
 def _many(a: Params, *others: Params) -> bool:
-    """True if one kernel for all tensors is faster and exists; there is none under `torch.vmap`."""
+    """Whether one kernel for all tensors pays and exists; `torch.vmap` and mixed shapes know none."""
     if len(a) < MANY:
         return False
     every = [tree[name] for tree in (a, *others) for name in a]
@@ -181,12 +181,12 @@ def _foreach(function: Callable[..., Sequence[Tensor]], a: Params, b: Params) ->
 
 
 def stack(trees: Sequence[Params]) -> Params:
-    """Stack trees into one with a leading axis."""
+    """Return one tree with a leading axis."""
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
 def unstack(tree: Params) -> list[Params]:
-    """Return the trees of a stacked tree; they share its memory.
+    """Return every run's part of a stacked tree, which shares its memory.
 
     >>> unstack(stack([{"w": torch.zeros(2)}, {"w": torch.ones(2)}]))[1]
     {'w': tensor([1., 1.])}

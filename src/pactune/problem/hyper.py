@@ -119,7 +119,7 @@ class WeightDecay(_PerParameter):
     Args:
         model: the model whose trainable parameters are decayed.
         per: "element", "tensor" or "global".
-        init: where λ starts.
+        init: the initial value of λ.
 
     Example:
         >>> decay = WeightDecay(nn.Linear(3, 2), per="tensor", init=0.1)
