@@ -2,8 +2,9 @@
 
 Rows are compared by their inputs: a training row with another label is still that training row. Each column is divided
 by its spread, and the row is projected onto a few fixed directions. Two rows are the same if their distance is small
-relative to their length. The tolerance adapts to the data: it is 1/32 of the distance at which different rows of one
-sample begin to lie. So images are recognised after rounding to bfloat16, and neighbours on a line stay different rows.
+relative to their length. The tolerance adapts to the data: it is 1/32 of a small distance (the 1 % quantile) between
+different rows of one sample. So images are recognised after rounding to bfloat16, and neighbours on a line stay
+different rows.
 """
 
 from __future__ import annotations
