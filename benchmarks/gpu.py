@@ -88,13 +88,14 @@ def resnet18() -> dict[str, Any]:
         tuners = [
             tuner(make_model("resnet18", (1, 28, 28), seed=i).cuda(), (1, 28, 28), steps, i) for i in range(count)
         ]
-        pairs = [(one, one.plan(1e-6)) for one in tuners]
+        pairs = [(one, one.outer_run.plan(1e-6)) for one in tuners]
         runner = Runner(engine)
 
         outcomes: list[RoundOutcome] = []
 
         def run(runner: Runner = runner, pairs: list[Any] = pairs, outcomes: list[RoundOutcome] = outcomes) -> None:
-            outcomes[:] = runner.run([one.lane.request(plan, one.problem.hyperparameters()) for one, plan in pairs])
+            requests = [one.outer_run.chains.request(plan, one.problem.hyperparameters()) for one, plan in pairs]
+            outcomes[:] = runner.run(requests)
 
         first = seconds(run)
         each = seconds(run) / (steps * count) * 1e3

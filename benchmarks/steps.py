@@ -52,14 +52,15 @@ def tuner(model: nn.Module, shape: tuple[int, ...], steps: int, *, zeta: float =
 
 def rounds(tuners: list[pt.Tuner], engine: Engine | str) -> Callable[[], Any]:
     """Return what runs one round of every tuner."""
-    runner = Runner(engine) if isinstance(engine, Engine) else tuners[0].runner
-    plans = [one.plan(1e-6) for one in tuners]
+    runner = Runner(engine) if isinstance(engine, Engine) else tuners[0].outer_run.runner
+    plans = [one.outer_run.plan(1e-6) for one in tuners]
     pairs = list(zip(tuners, plans, strict=True))
 
     def run() -> None:
-        outcomes = runner.run([one.lane.request(plan, one.problem.hyperparameters()) for one, plan in pairs])
+        requests = [one.outer_run.chains.request(plan, one.problem.hyperparameters()) for one, plan in pairs]
+        outcomes = runner.run(requests)
         for (one, _), outcome in zip(pairs, outcomes, strict=True):
-            one.lane.follow(one.lane.after(outcome))
+            one.outer_run.chains.follow(one.outer_run.chains.after(outcome))
 
     return run
 

@@ -76,7 +76,7 @@ def test_same_seed_same_choice_and_no_global_seed() -> None:
 
 def test_folds_hold_every_row_once_and_never_train_on_it() -> None:
     tuner = _tuner(rows=23)
-    folds = _folds(tuner, pt.AutoZeta(folds=4))
+    folds = _folds(tuner.settings, pt.AutoZeta(folds=4))
     for side, source in enumerate((tuner.problem.train, tuner.problem.valid)):
         held = [next(fold.held[side].epoch()).numbers for fold in folds]
         assert torch.cat(held).sort().values.tolist() == list(range(source.rows))
@@ -88,7 +88,7 @@ def test_folds_hold_every_row_once_and_never_train_on_it() -> None:
 
 def test_judge_valid_trains_on_all_training_rows() -> None:
     tuner = _tuner()
-    folds = _folds(tuner, pt.AutoZeta(judge="valid"))
+    folds = _folds(tuner.settings, pt.AutoZeta(judge="valid"))
     assert all(len(fold.train) == tuner.problem.train.rows and len(fold.held) == 1 for fold in folds)
     assert _tuner(pt.AutoZeta(judge="valid", folds=2)).fit(2).status == "completed"
 
@@ -96,8 +96,8 @@ def test_judge_valid_trains_on_all_training_rows() -> None:
 def test_relative_zeta_balances_the_two_gradients() -> None:
     result = _tuner(pt.AutoZeta(folds=2, fractions=(1.0,))).fit(2)
     twin = _tuner(result.zeta)
-    plan = twin.plan(result.zeta)
-    outcome = run_round(twin.lane.request(plan, twin.problem.hyperparameters()))
+    plan = twin.outer_run.plan(result.zeta)
+    outcome = run_round(twin.outer_run.chains.request(plan, twin.problem.hyperparameters()))
     risk = math.sqrt(sum(float(g.square().sum()) for g in outcome.risk_gradient.values()))
     path = math.sqrt(sum(float(g.square().sum()) for g in outcome.path_gradient.values()))
     assert result.zeta * path == pytest.approx(risk, rel=1e-5)

@@ -133,10 +133,10 @@ def test_hypergradient_through_batch_statistics(path: Any, make: Any, classes: A
 def test_measuring_leaves_the_state_alone(build: Any, make: Any) -> None:
     """A step may be replayed, so neither forward may write into the buffers that it started from."""
     tuner = make(build())
-    plan, lane = tuner.plan(0.5), tuner.lane
-    (state,) = lane._starts(tuner.problem.hyperparameters())[0]
+    plan, lane = tuner.outer_run.plan(0.5), tuner.outer_run.chains
+    (state,) = lane.starts(tuner.problem.hyperparameters())[0]
     before = clone(state.buffers)
-    (data,) = tuner.inputs.step_data(0, 1)
+    (data,) = tuner.outer_run.inputs.step_data(0, 1)
     seen = plan.trajectory.observe(state, tuner.problem.hyperparameters(), data, by_hyper=True, by_params=True)
     assert all(torch.equal(value, before[name]) for name, value in state.buffers.items())
     assert not all(torch.equal(value, before[name]) for name, value in seen.buffers.items())

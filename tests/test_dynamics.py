@@ -161,14 +161,13 @@ def test_langevin_noise_of_steps_and_chains_is_independent() -> None:
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
     tuner = pt.Tuner(given, inner=pt.Langevin(0.1, 10.0), inner_steps=5, outer=outer, chains=2)
-    draws = [
-        torch.cat([n.reshape(-1) for n in t.noise.values()]) for s in range(20) for t in tuner.inputs.step_data(s, 2)
-    ]
+    step_data = tuner.outer_run.inputs.step_data
+    draws = [torch.cat([n.reshape(-1) for n in data.noise.values()]) for s in range(20) for data in step_data(s, 2)]
     gram = torch.corrcoef(torch.stack(draws))
     size = len(draws[0])  # 43 numbers each: a correlation has standard error 1/√43 = 0.15
     off = gram[~torch.eye(len(draws), dtype=torch.bool)]
     assert float(off.abs().max()) < 5 / math.sqrt(size)
-    assert torch.equal(tuner.inputs.step_data(3, 2)[1].noise["0.bias"], tuner.inputs.step_data(3, 2)[1].noise["0.bias"])
+    assert torch.equal(step_data(3, 2)[1].noise["0.bias"], step_data(3, 2)[1].noise["0.bias"])
 
 
 def test_adam_with_inputs_that_are_always_zero_has_no_nan() -> None:
@@ -246,7 +245,7 @@ def test_a_round_leaves_where_it_started_alone() -> None:
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
     tuner = pt.Tuner(given, inner=pt.Adam(1e-2), inner_steps=6, outer=outer, objective=pt.PACBayes(0.1))
-    plan, lane = tuner.plan(0.1), tuner.lane
+    plan, lane = tuner.outer_run.plan(0.1), tuner.outer_run.chains
     for _ in range(2):
         request = lane.request(plan, given.hyperparameters())
         (state,) = request.states

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import pactune as pt
 from pactune.engines import Traced
 from pactune.engines.joint_gradients import JointGradients
-from pactune.stacking.batched import ELEMENTWISE, move_all
+from pactune.stacking.batched import ELEMENTWISE, take_outer_steps
 from pactune.stacking.requests import OuterStepRequest
 from pactune.stacking.stack import Stack
 from pactune.tracking import read_journal
@@ -285,7 +285,8 @@ def test_build_must_return_a_tuner() -> None:
 
 def test_both_gradients_at_once() -> None:
     tuners = [build(zeta, seed) for zeta in (0.0, 0.1) for seed in (0, 1, 2)]
-    requests = [tuner.lane.request(tuner.plan(0.1), tuner.problem.hyperparameters()) for tuner in tuners]
+    runs = [tuner.outer_run for tuner in tuners]
+    requests = [run.chains.request(run.plan(0.1), run.problem.hyperparameters()) for run in runs]
     joined = Stack(requests).join(requests)
     (state,), (data,), trajectory = joined.states, joined.step_data(0), joined.plan.trajectory
     joint = JointGradients.of(trajectory, [data.train], [data.valid])
@@ -309,7 +310,8 @@ def test_both_gradients_at_once() -> None:
 )
 def test_gradients_that_differ_in_more_than_rows_are_not_joined(changes: dict[str, Any]) -> None:
     tuners = [build(0.1, seed, **changes) for seed in (0, 1)]
-    requests = [tuner.lane.request(tuner.plan(0.1), tuner.problem.hyperparameters()) for tuner in tuners]
+    runs = [tuner.outer_run for tuner in tuners]
+    requests = [run.chains.request(run.plan(0.1), run.problem.hyperparameters()) for run in runs]
     joined = Stack(requests).join(requests)
     (data,) = joined.step_data(0)
     assert JointGradients.of(joined.plan.trajectory, [data.train], [data.valid]) is None
@@ -327,7 +329,7 @@ def test_optimizers_move_together_as_alone(kind: Any) -> None:
                 tensor.grad = torch.randn(3, generator=generator)
             moves = [OuterStepRequest(one) for one in optimizers]
             for group in [moves] if together else [[move] for move in moves]:
-                move_all(group)
+                take_outer_steps(group)
         assert all(len(one.state_dict()["state"]) == 2 for one in optimizers)
         return [tensor.detach() for tensors in lists for tensor in tensors]
 
@@ -346,7 +348,7 @@ def test_optimizers_with_other_settings_or_schedulers_move_by_themselves() -> No
                 tensor.grad = torch.ones(2)
             moves = [OuterStepRequest(one) for one in optimizers]
             for group in [moves] if together else [[move] for move in moves]:
-                move_all(group)
+                take_outer_steps(group)
             scheduler.step()
         return [tensor.detach() for tensor in tensors]
 

@@ -63,7 +63,7 @@ def test_ctrl_c_at_any_line_leaves_whole_outer_steps(online: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(25):
         run, rows, plain = tuner(online=online), list[Any](), list[Any]()
-        run.lane  # noqa: B018  # so that preparations are not what is interrupted
+        run.outer_run.chains  # noqa: B018  # so that preparations are not what is interrupted
         before = sys.gettrace()
         sys.settrace(Press(int(torch.randint(500, 30_000, (), generator=generator))))
         try:
@@ -204,7 +204,7 @@ def test_ctrl_c_in_a_loop_of_ones_own_leaves_whole_rounds() -> None:
     generator = torch.Generator().manual_seed(1)
     for _ in range(10):
         run, values = tuner(), list[float]()
-        run.lane  # noqa: B018
+        run.outer_run.chains  # noqa: B018
         before = sys.gettrace()
         sys.settrace(Press(int(torch.randint(500, 6_000, (), generator=generator))))
         try:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pactune.stacking.batched import move_all
+from pactune.stacking.batched import take_outer_steps
 from pactune.stacking.requests import OuterStepRequest
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -35,7 +35,7 @@ def values(found: list[torch.optim.Optimizer]) -> list[Any]:
 
 def step_all(found: list[torch.optim.Optimizer], times: int = 2) -> None:
     for _ in range(times):
-        move_all([OuterStepRequest(one) for one in found])
+        take_outer_steps([OuterStepRequest(one) for one in found])
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def test_a_chain_gives_its_memory_away_once_it_is_its_own(
 ) -> None:
     """After no step the state is still that of the last round, which is kept."""
     tuner = make(inner=pt.Adam(lr=0.1), inner_steps=6)
-    request = tuner.lane.request(tuner.plan(0.05), tuner.problem.hyperparameters())
+    request = tuner.outer_run.chains.request(tuner.outer_run.plan(0.05), tuner.problem.hyperparameters())
     chain = Chain(request.plan, request.states[0], request.hyper, None)
     seen: list[bool] = []
     advance = Trajectory.advance
@@ -39,7 +39,7 @@ def test_a_chain_gives_its_memory_away_once_it_is_its_own(
 
 def test_the_state_at_the_start_of_a_round_survives_it(make: Make) -> None:
     tuner = make(inner=pt.Adam(lr=0.1), inner_steps=6)
-    request = tuner.lane.request(tuner.plan(0.05), tuner.problem.hyperparameters())
+    request = tuner.outer_run.chains.request(tuner.outer_run.plan(0.05), tuner.problem.hyperparameters())
     before = {name: value.clone() for name, value in request.states[0].params.items()}
     chain = Chain(request.plan, request.states[0], request.hyper, None)
     chain.jump(chain.carry, 0)
@@ -51,7 +51,7 @@ def test_the_state_at_the_start_of_a_round_survives_it(make: Make) -> None:
 def test_a_gradient_that_the_user_clips_in_place_stays_whole_elsewhere(make: Make) -> None:
     tuner = make()
     gradient = {name: torch.ones_like(p) for name, p in tuner.problem.hyper_leaves().items()}
-    tuner.fill_gradients(gradient)
+    tuner.outer_run.fill_gradients(gradient)
     for parameter in tuner.problem.hyper_leaves().values():
         assert parameter.grad is not None
         assert not parameter.grad.requires_grad
@@ -79,7 +79,7 @@ def test_a_start_that_is_taken_from_the_model_is_a_copy(make: Make) -> None:
         hypergradient=pt.Windowed(4),
         path_hypergradient=pt.Windowed(4),
     )
-    drawn = tuner.inputs.draw(0, 0)
+    drawn = tuner.outer_run.inputs.draw(0, 0)
     with torch.no_grad():
         model.factor.mul_(2.0)
     assert torch.equal(drawn["factor"], torch.ones(3))

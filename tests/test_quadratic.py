@@ -62,7 +62,7 @@ class Setup:
 
     def noise(self) -> Tensor:
         """Return √(2η/τ) ξ_t as the tuner draws it."""
-        step_data = [self.tuner.inputs.step_data(t, 1)[0] for t in range(self.steps)]
+        step_data = [self.tuner.outer_run.inputs.step_data(t, 1)[0] for t in range(self.steps)]
         return (2 * LR / TAU) ** 0.5 * torch.stack([data.noise["theta"] for data in step_data if data.noise])
 
 

@@ -16,6 +16,7 @@ import pactune as pt
 from pactune.objectives import RelativeZeta
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings
+from pactune.tuning.listeners import Listeners
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "zeta" / "simulate_runs.py"
 FEATURES, OUTER_STEPS, INNER_STEPS, LR = 31, 4, 25, 1e-3
@@ -56,7 +57,7 @@ def _library(data, theta: torch.Tensor, zeta: float | RelativeZeta) -> tuple[pt.
         outer=torch.optim.RMSprop(hyper.parameters(), lr=1e-2),
         objective=pt.PACBayes(zeta=0.0),
     )
-    result = Fit(tuner, FitSettings(OUTER_STEPS), zeta).run()
+    result = Fit(tuner.outer_run, FitSettings(OUTER_STEPS), zeta, Listeners(tuner, ())).result()
     return result, model, hyper
 
 

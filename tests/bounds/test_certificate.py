@@ -97,7 +97,7 @@ def test_the_start_is_not_the_one_that_tuned() -> None:
         outer=torch.optim.SGD(p.hyper.parameters(), lr=0.1),
         restart=True,
     )
-    used = tuner.inputs.draw(0, 0)["weight"]
+    used = tuner.outer_run.inputs.draw(0, 0)["weight"]
     assert not any(torch.allclose(used, drawn) for drawn in validation_side(p, seed=0).start()["weight"])
 
 

@@ -35,12 +35,12 @@ def make(objective: pt.HyperDrift, *, init: float = 0.3, **settings: Any) -> pt.
 
 def test_the_summand_of_weight_decay_is_the_decayed_parameters() -> None:
     tuner = make(pt.HyperDrift(0.5, default=0.1))
-    states = tuner.lane._starts(tuner.problem.hyperparameters())[0]
+    states = tuner.outer_run.chains.starts(tuner.problem.hyperparameters())[0]
     state, total = states[0], 0.0
-    trajectory = tuner.plan(0.5).trajectory
+    trajectory = tuner.outer_run.plan(0.5).trajectory
     for t in range(6):
         total += sum(float(((0.3 - 0.1) * p).square().sum()) for p in state.params.values())
-        data = tuner.inputs.step_data(t, 1)[0]
+        data = tuner.outer_run.inputs.step_data(t, 1)[0]
         seen = trajectory.observe(state, tuner.problem.hyperparameters(), data, by_hyper=False, by_params=False)
         state = trajectory.advance(state, tuner.problem.hyperparameters(), data, seen)
     assert tuner.hypergradient().regularizer == pytest.approx(math.sqrt(total), rel=1e-12)
@@ -58,7 +58,7 @@ def test_theory_is_the_root_of_the_divergence_of_the_certificate() -> None:
     kl = float(claim.paths().kl.mean())
     value = tuner.hypergradient()
     # two independent means over 400 chains each; the summand varies by about a fifth between chains
-    assert tuner.zeta * value.regularizer == pytest.approx(math.sqrt(kl / (2 * 20)), rel=0.05)
+    assert tuner.settings.zeta * value.regularizer == pytest.approx(math.sqrt(kl / (2 * 20)), rel=0.05)
 
 
 def test_at_the_default_the_regularizer_and_its_gradient_are_zero() -> None:

@@ -139,7 +139,7 @@ def test_a_loop_of_your_own_is_recorded() -> None:
     with pytest.raises(CertificateError, match="which touched the model"):
         pt.certify(bounds.HoldOut(model, rows(2), NOTHING))
     again = pt.Tuner(p, inner=pt.SGD(0.1), inner_steps=3, outer=outer, objective=pt.ValidationRisk())
-    assert again.start_seen
+    assert again.outer_run.start_seen
 
 
 def test_values_from_before_the_first_fit_are_clean() -> None:
@@ -150,7 +150,7 @@ def test_values_from_before_the_first_fit_are_clean() -> None:
     model.load_state_dict(start)
     p.load_hyper(tuner.start_hyper)
     assert pt.certify(bounds.HoldOut(model, rows(2), NOTHING)).n == 60
-    assert not tune(p)[0].start_seen
+    assert not tune(p)[0].outer_run.start_seen
 
 
 # λ

@@ -23,7 +23,7 @@ def test_defaults_are_the_papers(images):
     group = tuner.outer.param_groups[0]
     assert (tuner.inner, tuner.inner_steps) == (pt.Adam(lr=1e-4), 1000)
     assert (group["lr"], group["alpha"], group["eps"], group["momentum"]) == (1e-2, 0.99, 1e-8, 0)
-    assert (tuner.risk_estimator, tuner.path_estimator) == (pt.Truncated(1), pt.Truncated(0))
+    assert (tuner.settings.risk_estimator, tuner.settings.path_estimator) == (pt.Truncated(1), pt.Truncated(0))
     assert (tuner.chains, tuner.restart, tuner.online) == (1, False, False)
     assert (tuner.problem.train.rows, tuner.problem.valid.rows) == (50, 50)
     assert all(not value.any() for value in tuner.problem.hyperparameters().values())
@@ -77,7 +77,7 @@ def test_restart_at_one_start_or_at_fresh_ones(images):
     draws = {}
     for start in ("same", "fresh"):
         tuner = builder(dataclasses.replace(SMALL, start=start), images, "cpu")(zeta=0.0, draw=0, init=0)
-        draws[start] = [tuner.inputs.draw(round_index, 0)["weight"] for round_index in (0, 1)]
+        draws[start] = [tuner.outer_run.inputs.draw(round_index, 0)["weight"] for round_index in (0, 1)]
         first = tuner.problem.parameters()["weight"]
         assert torch.equal(draws[start][0], first) == (start == "same")
     assert torch.equal(*draws["same"])

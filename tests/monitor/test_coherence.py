@@ -59,10 +59,10 @@ def tuner_of(model: nn.Module, inner: pt.SGD | pt.Adam) -> pt.Tuner:
 def test_equals_the_tuner_on_the_same_trajectory(noisy: bool, stored: bool, way: str) -> None:
     model = network(noisy=noisy)
     tuner = tuner_of(model, pt.SGD(lr=0.05) if way == "SGD" else pt.Adam(lr=0.02))
-    problem, inputs = tuner.problem, tuner.inputs
+    problem, inputs = tuner.problem, tuner.outer_run.inputs
     start = inputs.begin(clone(problem.parameters()), problem.buffers())
     theirs = run_round(
-        RoundRequest(tuner.plan(0.1), [start], problem.hyperparameters(), lambda t: inputs.step_data(t, 1))
+        RoundRequest(tuner.outer_run.plan(0.1), [start], problem.hyperparameters(), lambda t: inputs.step_data(t, 1))
     )
 
     # A loop that somebody else owns, with an optimizer of torch, meets the same batches and the same dropout.

@@ -46,17 +46,19 @@ def test_alone_it_is_a_single_process(make: Callable[..., pt.Tuner]) -> None:
     assert [row["objective"] for row in with_parallel.rows] == [row["objective"] for row in without.rows]
 
 
-def test_a_tuner_of_several_ranks_is_not_checked(make: Callable[..., pt.Tuner]) -> None:
+def test_a_tuner_of_several_ranks_is_not_checked(
+    make: Callable[..., pt.Tuner], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tuner = make()
-    tuner.ranks = Ranks(rank=0, ranks=2)
+    monkeypatch.setattr(tuner.outer_run, "ranks", Ranks(0, 2))
     with pytest.raises(pt.SettingError, match="must run in one process"):
         pt.check_hypergradient(tuner)
 
 
-def test_a_grid_runs_in_one_process(make: Callable[..., pt.Tuner]) -> None:
+def test_a_grid_runs_in_one_process(make: Callable[..., pt.Tuner], monkeypatch: pytest.MonkeyPatch) -> None:
     def build(seed: int) -> pt.Tuner:
         tuner = make(seed=seed)
-        tuner.ranks = Ranks(rank=0, ranks=2)
+        monkeypatch.setattr(tuner.outer_run, "ranks", Ranks(0, 2))
         return tuner
 
     with pytest.raises(pt.SettingError, match="without `parallel`"):

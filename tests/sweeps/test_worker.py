@@ -78,9 +78,9 @@ def test_a_cell_is_done_only_as_it_was_asked_for(root: Path, payload: bytes) -> 
 
 def test_a_cell_that_chooses_its_zeta(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def automatic(seed: int) -> pt.Tuner:
-        tuner = build(seed)
-        tuner.objective = pt.PACBayes(zeta=pt.AutoZeta(folds=2))
-        return tuner
+        given, objective = build(seed), pt.PACBayes(zeta=pt.AutoZeta(folds=2))
+        settings = {"inner": given.inner, "inner_steps": given.inner_steps, "outer": given.outer, "seed": given.seed}
+        return pt.Tuner(given.problem, objective=objective, **settings)
 
     monkeypatch.setattr(pickle, "loads", lambda data: (automatic, None))
     state = run(root, fit_for(2), b"")

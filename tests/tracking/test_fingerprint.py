@@ -344,7 +344,7 @@ def test_metrics_are_compared(make: Any, tmp_path: Path) -> None:
             loss=F.cross_entropy,
             metrics=metrics,
         )
-        twin = tuner.on(problem)
+        twin = pt.Tuner(problem, inner=tuner.inner, inner_steps=tuner.inner_steps, outer=tuner.outer)
         return twin.fit(1, run_dir=tmp_path / "run", resume=True, progress=False)
 
     fit(lambda module, data: {"norm": module.weight.norm()})

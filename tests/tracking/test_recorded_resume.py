@@ -113,7 +113,7 @@ def test_a_loss_that_changed_is_not_recorded_after_a_resume(tmp_path: Path) -> N
 
         class Anneal(pt.Callback):
             def on_hyper_step(self, tuner: pt.Tuner) -> None:
-                tau[0] *= 0.5 if tuner.lane.rounds == 2 else 1.0
+                tau[0] *= 0.5 if tuner.outer_run.chains.rounds == 2 else 1.0
 
             def state_dict(self) -> dict[str, Any]:
                 return {"tau": tau[0]}

@@ -88,8 +88,8 @@ class Captured(Engine):
         the longer graphs that were captured in rounds in which it was checked.
         """
         lines = [_Line(round_chain, t, t + 1, 1, Captured()).copied() for round_chain in round_chains]
-        problems = list(dict.fromkeys(line.problem for line in lines))
-        wrong = self._changes.run(lambda: _step_all(round_chains, t), problems)
+        problems = {line.problem.members[0]: line.problem for line in lines}
+        wrong = [problems[first] for first in self._changes.run(lambda: _step_all(round_chains, t), problems)]
         graph = None if wrong else self._graph(lines, self._checks, Captured())
         if graph is not None:
             graph.load(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pactune.problem import Problem
+from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.engine import Engine, RoundChain
 
 __all__ = ["Eager"]
@@ -19,5 +19,5 @@ class Eager(Engine):
         """Run nothing ahead."""
         return 0
 
-    def mark_stateful(self, problem: Problem) -> None:
+    def mark_stateful(self, problem: InnerProblem) -> None:
         """Do nothing: every step is run as it is written."""

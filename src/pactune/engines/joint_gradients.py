@@ -8,9 +8,9 @@ import torch
 
 from pactune.hypergradient.records import GradientPair, InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.problem import Problem
 from pactune.problem.data.joined import tensors_of
 from pactune.problem.data.source import Batch, map_tensors
+from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, leaves, split
 
 __all__ = ["JointGradients"]
@@ -25,7 +25,7 @@ class JointGradients:
         batch: the mini-batches of both halves.
     """
 
-    def __init__(self, problem: Problem, batch: Batch) -> None:
+    def __init__(self, problem: InnerProblem, batch: Batch) -> None:
         self._problem, self.batch = problem, batch
 
     @classmethod
@@ -35,7 +35,7 @@ class JointGradients:
         compares = objective.has_path and objective.uses_valid_gradient and not objective.compares_default
         if not (compares and len(train) == len(valid) == 1 and train[0].stacked and valid[0].stacked):
             return None
-        if problem.enters_losses or problem.buffers() or train[0].rows != valid[0].rows:
+        if problem.enters_losses or problem.has_buffers or train[0].rows != valid[0].rows:
             return None
         parts = [tensors_of(batch._replace(numbers=None)) for batch in (train[0], valid[0])]
         if [tensor.shape for tensor in parts[0]] != [tensor.shape for tensor in parts[1]]:

@@ -102,7 +102,7 @@ class Traced(Engine):
         lambdas, hyper_shape = flatten(chain.hyper)
         outside, outside_shape = SegmentReader(round_chain, t, t + 1).flat(t, 1)
         example = [*(tensor.clone() for tensor in carry), *lambdas, *outside]  # the step may write into the state
-        if self._changes.run(lambda: chain.step(round_chain.step_data(t), chain.hyper), [problem]):
+        if self._changes.run(lambda: chain.step(round_chain.step_data(t), chain.hyper), problem.members[:1]):
             self.mark_stateful(problem)
             return None
         shapes = shape, hyper_shape, outside_shape

@@ -51,7 +51,7 @@ class RecordedChain(NamedTuple):
 
 def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[RecordedChain]:
     """Run the next round without derivatives and record every state; `chains` does not change."""
-    starts, drawn = chains._starts(hyper)
+    starts, drawn = chains.starts(hyper)
     first = chains.rounds * plan.inner_steps
     step_data = [chains.inputs.step_data(first + t, chains.chains) for t in range(plan.inner_steps)]
     paths = []

@@ -30,6 +30,7 @@ from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest
 from pactune.rounds.round import run_round
 from pactune.streams import Streams
 from pactune.trees import Params, add, axpy, clone, dot, norm, scale
+from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.tuner import Tuner
 
 __all__ = ["HypergradientCheck", "check_hypergradient"]
@@ -132,11 +133,11 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     check_type("tuner", tuner, Tuner, "a Tuner")
     check_count("directions", directions, words="≥ 1, a whole number")
     check_seed("seed", seed)
-    if tuner.ranks.count > 1:
+    if tuner.outer_run.ranks.count > 1:
         raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")
-    plan, states = _in_double(tuner)
-    hyper = clone(plan.trajectory.problem.hyperparameters())
-    paths = record_chains(plan, states, hyper)
+    plan, chains = _in_double(tuner.outer_run)
+    hyper = clone(chains.inputs.problem.hyperparameters())
+    paths = record_chains(plan, chains, hyper)
     outcome = _run(plan, hyper, paths)
     if not isinstance(plan.risk_estimator, Implicit):
         promise = _TestedGradient(outcome.gradient(plan.zeta), _objective(plan, paths, hyper))
@@ -253,13 +254,13 @@ def _stationarity(
     return sum(lengths) / len(lengths), sum(gaps) / len(gaps)
 
 
-def _in_double(tuner: Tuner) -> tuple[RoundPlan, ChainStates]:
-    """Return plan and chains of the tuner on a float64 copy of its problem."""
-    problem = tuner.problem.in_type(torch.float64)
+def _in_double(run: OuterRun) -> tuple[RoundPlan, ChainStates]:
+    """Return the plan and the chains of a run on a float64 copy of its problem."""
+    problem = run.problem.in_type(torch.float64)
     if not problem.model.training:
         problem.model.train()
-    plan, chains = tuner.plan(tuner.zeta), tuner.lane
-    inputs = replace(tuner.inputs, problem=problem, reader="check")
+    plan, chains = run.plan(run.settings.zeta), run.chains
+    inputs = replace(run.inputs, problem=problem, reader="check")
     states = [_double_state(state) for state in chains.states] if chains.states is not None else None
     twin = replace(chains, inputs=inputs, params=_double(chains.params), buffers=_double(chains.buffers), states=states)
     default = plan.trajectory.default_hyper

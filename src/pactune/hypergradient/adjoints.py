@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from pactune.dynamics.base import Dynamics, Number, Slots, StepAdjoint, StepInputs
-from pactune.problem import Problem
+from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, leaves, split, zeros_like
 
 __all__ = ["StepPoint", "edge_vjp", "through_step", "vjp"]
@@ -36,7 +36,7 @@ class StepPoint(NamedTuple):
 
 
 def through_step(
-    problem: Problem, dynamics: Dynamics, met: StepPoint, by_params: Params, by_slots: Slots
+    problem: InnerProblem, dynamics: Dynamics, met: StepPoint, by_params: Params, by_slots: Slots
 ) -> tuple[Params, StepAdjoint]:
     """Take a derivative with respect to the state after a step back to θ_t, the slots, ∇R_T(θ_t) and λ.
 
@@ -77,14 +77,14 @@ def edge_vjp(edges: dict[str, GradientEdge], cotangents: Params, *trees: Params)
     return split(torch.autograd.grad(list(edges.values()), inputs, given, allow_unused=True), *trees)
 
 
-def _penalty_part(problem: Problem, hyper: Params, found: StepAdjoint) -> Params:
+def _penalty_part(problem: InnerProblem, hyper: Params, found: StepAdjoint) -> Params:
     if found.penalty_at is None or found.penalty is None:
         return {}
     return problem.penalty_vjp(found.penalty_at, hyper, found.penalty)
 
 
 def _by_autograd(
-    problem: Problem, dynamics: Dynamics, met: StepPoint, by_params: Params, by_slots: Slots
+    problem: InnerProblem, dynamics: Dynamics, met: StepPoint, by_params: Params, by_slots: Slots
 ) -> tuple[Params, StepAdjoint]:
     params, gradient, hyper = leaves(met.params), leaves(met.gradient), leaves(met.hyper)
     slots = {slot: leaves(values) for slot, values in met.slots.items()}
@@ -96,7 +96,7 @@ def _by_autograd(
     return by_hyper, StepAdjoint(by_gradient, to_params, dict(zip(slots, to_slots, strict=True)))
 
 
-def _inputs(problem: Problem, met: StepPoint) -> StepInputs:
+def _inputs(problem: InnerProblem, met: StepPoint) -> StepInputs:
     factors = problem.learning_rates(met.params, met.hyper) if problem.has_learning_rates else {}
     if not problem.has_penalty:
         return StepInputs(met.gradient, None, factors, met.noise, met.numbers)

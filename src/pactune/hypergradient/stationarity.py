@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pactune.errors import GradientError
 from pactune.hypergradient.adjoints import vjp
-from pactune.problem import Problem
+from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, axpy, detach, dot, leaves, norm, scale, sub, zeros_like
 
 __all__ = ["check_smooth", "concern", "measure", "penalty_gradient", "penalty_product"]
@@ -117,12 +117,12 @@ def check_smooth(
         )
 
 
-def penalty_gradient(problem: Problem, hyper: Params) -> Operator:
+def penalty_gradient(problem: InnerProblem, hyper: Params) -> Operator:
     """Return θ ↦ the gradient of the penalty."""
     return lambda params: detach(problem.penalty_gradient(params, hyper))
 
 
-def penalty_product(problem: Problem, hyper: Params) -> Callable[[Params], Operator]:
+def penalty_product(problem: InnerProblem, hyper: Params) -> Callable[[Params], Operator]:
     """Return θ ↦ the product with the Hessian of the penalty, by autograd."""
 
     def at(params: Params) -> Operator:

@@ -27,10 +27,11 @@ from pactune.hypergradient.records import (
     StepData,
     ValueAndGradient,
 )
-from pactune.objectives.base import Objective, PathContext
+from pactune.objectives.base import Measured, Objective, PathContext
+from pactune.objectives.stacked import measure_runs, summand_of_runs
 from pactune.parallel import SINGLE_RANK, Ranks, collect, share, spread, sum_trees
-from pactune.problem import Problem
 from pactune.problem.data import Batch
+from pactune.problem.inner_problem import InnerProblem
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, leaves, split, zeros_like
 
@@ -53,7 +54,7 @@ class Trajectory:
         side: a CUDA stream on which the second gradient of a step runs beside the first.
     """
 
-    problem: Problem
+    problem: InnerProblem
     dynamics: Dynamics
     objective: Objective
     stochastic: bool = False
@@ -82,12 +83,12 @@ class Trajectory:
         with torch.enable_grad():
             context = self._context(state, data, self._factors(params, lambdas))
             train, valid = self._compared(gradient, second, params, lambdas)
-        measured = self.objective.measure(_plain(train), _plain(valid), _without_graph(context))
+        measured = self._measure(_plain(train), _plain(valid), _without_graph(context))
         detached = _plain(gradient)
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
             with torch.enable_grad():
-                value = self.objective.summand(_plain(train), _plain(valid), context)
+                value = self._summand(_plain(train), _plain(valid), context)
             outputs.append(({"summand": value}, {"summand": torch.ones_like(value)}))
         wanted = {**({"hyper": lambdas} if by_hyper else {}), **({"params": params} if by_params else {})}
         named = dict(zip(wanted, vjp(outputs, *wanted.values()), strict=True))
@@ -111,7 +112,7 @@ class Trajectory:
             return Observation(pair.gradient, pair.buffers)
         context = self._context(state, data, self._factors(state.params, hyper))
         train, valid = self._compared(pair.gradient, pair.second, state.params, hyper)
-        measured = self.objective.measure(train, valid, context, by_valid=False)
+        measured = self._measure(train, valid, context, by_valid=False)
         direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train) if by_hyper else None
         return Observation(pair.gradient, pair.buffers, measured.summand, direct)
 
@@ -316,6 +317,18 @@ class Trajectory:
 
     def _numbers(self, state: InnerState, data: StepData) -> Mapping[str, Number]:
         return self.dynamics.numbers(state.step) if data.numbers is None else data.numbers
+
+    def _measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
+        """Return q_t with its derivatives by both gradients, of every run if runs are stacked."""
+        if self.problem.runs:
+            return measure_runs(self.objective, train, valid, context, by_valid=by_valid)
+        return self.objective.measure(train, valid, context, by_valid=by_valid)
+
+    def _summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
+        """Return q_t, of every run if runs are stacked."""
+        if self.problem.runs:
+            return summand_of_runs(self.objective, train, valid, context)
+        return self.objective.summand(train, valid, context)
 
     def _context(self, state: InnerState, data: StepData, factors: Params) -> PathContext:
         eta = self._numbers(state, data)["lr"]

@@ -16,6 +16,7 @@ from pactune.problem.data import Batch, Source, as_source, in_type
 from pactune.problem.evaluation import Evaluation, average
 from pactune.problem.hooks import Hooks, holders
 from pactune.problem.hyper import ExampleWeights, check_values
+from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.loss_checks import as_risk, is_sum, naming_failure, structure
 from pactune.problem.losses import Closure, Losses, Metrics, inputs_and_target
 from pactune.problem.modules import ModuleTensors, as_module, evaluating, mode, uncompiled, warn_if_compiled
@@ -31,7 +32,7 @@ T = TypeVar("T")
 MOST_BLOCKS = 256  # calls of a loss that returns only means, when the losses of single rows are needed
 
 
-class Problem:
+class Problem(InnerProblem):
     """A bilevel problem: a model, its hyperparameters, and the training and validation risk.
 
     Short form: `loss(model(x), y)` for training and validation. General form: `train_loss(model, batch, hyper)` and
@@ -60,7 +61,8 @@ class Problem:
     Example:
         >>> model = nn.Linear(3, 2)
         >>> x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
-        >>> from pactune.problem.hyper import WeightDecay
+        >>> from pactune.problem.inner_problem import InnerProblem
+    from pactune.problem.hyper import WeightDecay
         >>> problem = Problem(model, WeightDecay(model), train=(x, y), valid=(x, y), loss=nn.functional.cross_entropy)
         >>> sorted(problem.parameters())
         ['bias', 'weight']
@@ -96,12 +98,9 @@ class Problem:
         if isinstance(weigher, ExampleWeights):
             weigher.check_rows(self.train.rows)
 
-    runs: tuple[int, ...] = ()
-    """The leading axes of risks and parameters: none, or one if many runs are stacked into one problem."""
-
     @property
     def members(self) -> list[Problem]:
-        """The problems that are stacked into this one; the problem itself if none are."""
+        """This problem alone."""
         return [self]
 
     # The tensors of the modules, as dictionaries
@@ -168,6 +167,11 @@ class Problem:
     # Structure
 
     @property
+    def has_buffers(self) -> bool:
+        """True if the model has buffers."""
+        return bool(self._tensors.buffers.tensors())
+
+    @property
     def has_penalty(self) -> bool:
         """True if a module adds a penalty to the training risk."""
         return bool(self._hooks.penalties)
@@ -186,16 +190,6 @@ class Problem:
     def enters_losses(self) -> bool:
         """True if the losses may depend on λ; if not, a λ-derivative needs no double backward through a loss."""
         return self._losses.general or self._losses.weighs or self._tensors.hyper_inside_model
-
-    @property
-    def replayable(self) -> bool:
-        """True if the mini-batches of a step can be read again."""
-        return self.train.replayable and self.valid.replayable
-
-    @property
-    def steady(self) -> bool:
-        """True if every step gets the same mini-batches."""
-        return self.train.steady and self.valid.steady
 
     @property
     def predicts_with_hyper(self) -> bool:

@@ -1,4 +1,4 @@
-"""A lane: the chains of one run, moving from round to round."""
+"""The chains of one run and their states between rounds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ChainStates:
 
     def request(self, plan: RoundPlan, hyper: Params, on_step: OnStep | None = None) -> RoundRequest:
         """Return the next round."""
-        states, drawn = self._starts(hyper)
+        states, drawn = self.starts(hyper)
         first = self.rounds * plan.inner_steps
         phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # of no seed, so that many runs share it
         mine = self.ranks.mine(self.chains)
@@ -54,12 +54,12 @@ class ChainStates:
         return RoundRequest(plan, states, hyper, step_data, drawn, on_step, phase, first)
 
     def after(self, outcome: RoundOutcome) -> ChainStates:
-        """Return where a round leads; this lane stays where it is until it follows."""
+        """Return the chains at the end of a round; these chains stay at its start until `follow`."""
         lead = self.ranks.from_leader(outcome.states[0]._replace(slots={}))
         return replace(self, states=outcome.states, lead=lead, rounds=self.rounds + 1)
 
     def follow(self, other: ChainStates) -> None:
-        """Go where another lane is."""
+        """Go on from the states of `other`."""
         self.states, self.lead, self.rounds = other.states, other.lead, other.rounds
 
     def state(self) -> dict[str, Any]:
@@ -78,7 +78,8 @@ class ChainStates:
         self.states = None if chains is None else [chains[number] for number in self.ranks.mine(self.chains)]
         self.lead = None if chains is None else chains[0]
 
-    def _starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
+    def starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
+        """Return the states at θ_0 of the next round, and the draws from P_0 if the chains start anew."""
         if self.states is not None and not self.restart:
             return self.states, None
         drawn = [self._draw(chain) for chain in self.ranks.mine(self.chains)]

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from pactune.hypergradient.records import StepData
 from pactune.problem import Problem
+from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import Chain
 
 __all__ = ["ORDERED", "Engine", "RoundChain", "log"]
@@ -49,7 +50,7 @@ class Engine(ABC):
     def run_ahead(self, round_chains: Sequence[RoundChain], steps: int) -> int:
         """Run up to `steps` first steps of every chain; return how many were run. The rest is run one by one."""
 
-    def mark_stateful(self, problem: Problem) -> None:
+    def mark_stateful(self, problem: InnerProblem) -> None:
         """Run the steps of a problem one by one from now on."""
         if not self.stateful.issuperset(problem.members):
             log.warning(

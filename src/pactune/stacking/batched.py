@@ -1,6 +1,6 @@
-"""What runs of one grid ask for between their rounds, done for all of them at once.
+"""The requests of many runs between their rounds, each answered in one pass over stacked tensors.
 
-Each function gives what its single form gives, up to the order of summation in norms.
+Each function returns what its form for a single run returns, up to the order of summation in norms.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from torch import Tensor
 from pactune.stacking.requests import OuterStepRequest, RoundValue, ValueRequest
 from pactune.trees import Params, axpy, norm, stack, unstack
 
-__all__ = ["move_all", "norms", "read_all", "read_one"]
+__all__ = ["norms", "take_outer_steps", "value_of", "values_of"]
 
-ELEMENTWISE = (  # what moves every number by its own gradient alone, so that lists of tensors can be joined
+# These optimizers move every number by its own gradient alone, so that lists of tensors can be joined.
+ELEMENTWISE = (
     torch.optim.SGD,
     torch.optim.Adam,
     torch.optim.AdamW,
@@ -30,20 +31,20 @@ ELEMENTWISE = (  # what moves every number by its own gradient alone, so that li
 )
 
 
-def read_one(reading: ValueRequest) -> RoundValue:
-    """Return the numbers of one outcome."""
-    outcome = reading.outcome
-    gradient = outcome.gradient(reading.zeta)
+def value_of(request: ValueRequest) -> RoundValue:
+    """Return the value of one round."""
+    outcome = request.outcome
+    gradient = outcome.gradient(request.zeta)
     return RoundValue(float(outcome.risk), float(outcome.regularizer), gradient, float(norm(gradient)))
 
 
-def read_all(readings: Sequence[ValueRequest]) -> list[RoundValue]:
-    """Return the numbers of many outcomes of one structure, and wait for the device once."""
-    outcomes = [reading.outcome for reading in readings]
+def values_of(requests: Sequence[ValueRequest]) -> list[RoundValue]:
+    """Return the values of many rounds of one structure, and wait for the device once."""
+    outcomes = [request.outcome for request in requests]
     risks, regularizers = torch.stack([o.risk for o in outcomes]), torch.stack([o.regularizer for o in outcomes])
     gradient = stack([outcome.risk_gradient for outcome in outcomes])
     if outcomes[0].path_gradient:
-        zetas = torch.tensor([reading.zeta for reading in readings], dtype=risks.dtype, device=risks.device)
+        zetas = torch.tensor([request.zeta for request in requests], dtype=risks.dtype, device=risks.device)
         gradient = axpy(zetas, stack([outcome.path_gradient for outcome in outcomes]), gradient)
     columns = torch.stack([risks, regularizers, norms(gradient).to(risks)]).tolist()
     parts = zip(*columns, unstack(gradient), strict=True)
@@ -55,22 +56,22 @@ def norms(stacked: Params) -> Tensor:
     return torch.stack([value.reshape(len(value), -1).square().sum(1) for value in stacked.values()]).sum(0).sqrt()
 
 
-def move_all(moves: Sequence[OuterStepRequest]) -> None:
-    """Make the step of every optimizer, in one call for those that do the same thing."""
-    kinds: list[tuple[object, list[torch.optim.Optimizer]]] = []
-    for optimizer in (move.outer for move in moves):
-        kind = _kind(optimizer)
-        same = next((group for known, group in kinds if kind is not None and known == kind), None)
+def take_outer_steps(requests: Sequence[OuterStepRequest]) -> None:
+    """Step every optimizer. Optimizers with equal settings are stepped in one call."""
+    groups: list[tuple[object, list[torch.optim.Optimizer]]] = []
+    for optimizer in (request.outer for request in requests):
+        settings = _settings(optimizer)
+        same = next((group for known, group in groups if settings is not None and known == settings), None)
         if same is None:
-            kinds.append((kind, [optimizer]))
+            groups.append((settings, [optimizer]))
         else:
             same.append(optimizer)
-    for _, group in kinds:
+    for _, group in groups:
         _step(group)
 
 
-def _kind(optimizer: torch.optim.Optimizer) -> object:
-    """Return what optimizers must share to be stepped as one; None where one has to be stepped by itself."""
+def _settings(optimizer: torch.optim.Optimizer) -> object:
+    """Return the settings that optimizers must share to be stepped together; None for one that steps alone."""
     hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     if type(optimizer) not in ELEMENTWISE or hooked or "step" in vars(optimizer):  # a scheduler wraps `step`
         return None
@@ -82,7 +83,7 @@ def _kind(optimizer: torch.optim.Optimizer) -> object:
 
 
 def _step(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Step optimizers of one kind as one, on the tensors and the states of all."""
+    """Step optimizers of equal settings as one optimizer, on the tensors and the states of all."""
     first, *others = optimizers
     if not others:
         first.step()

@@ -1,4 +1,4 @@
-"""Several runs in step: what they ask for is answered for all of them together."""
+"""Several runs in lockstep: the runner answers their requests together."""
 
 from __future__ import annotations
 
@@ -16,82 +16,86 @@ __all__ = ["RequestGenerator", "run_in_lockstep"]
 T = TypeVar("T")
 Request = RoundRequest | ValueRequest | EvaluationRequest | OuterStepRequest
 RequestGenerator = Generator[Request, Any, T]
-"""Code that asks for rounds and what comes between them, and returns a T; who answers decides how they are run."""
+"""A run as a generator: it yields requests and receives their answers, so that a scheduler can batch several runs."""
 
 
 def run_in_lockstep(
     runs: Sequence[RequestGenerator[T]], runner: Runner, *, interrupted: Callable[[T], bool] = lambda _: False
 ) -> list[T]:
-    """Run several runs in step: of what they ask for, what is of one kind together.
+    """Run several runs to their end and answer their requests of one kind together.
 
-    Runs that are behind others, as after a resume, catch up first and by themselves. So each round is stacked with the
+    Runs that are behind the others, as after a resume, catch up first and alone. So each round is stacked with the
     same runs as without the interruption.
 
-    Whatever happens in a round happens where it was asked for. Ctrl-C is raised in the rounds and evaluations alone.
+    An error in an answer is raised in the runs that wait for it. Ctrl-C is raised only there.
 
     Args:
         runs: the runs.
         runner: answers their requests.
-        interrupted: tells by the result of a run whether Ctrl-C ended it. All other runs then end too.
+        interrupted: returns True for the result of a run that Ctrl-C ended. All other runs then end too.
+
+    Returns:
+        The results of the runs, in their order.
     """
     with deferred_interrupts():
         return _run(runs, runner, interrupted)
 
 
 def _run(runs: Sequence[RequestGenerator[T]], runner: Runner, interrupted: Callable[[T], bool]) -> list[T]:
-    ended: dict[int, T] = {}
+    results: dict[int, T] = {}
     waiting: dict[int, Request] = {}
-    places = dict.fromkeys(range(len(runs)), -1)  # the position of the last round that each run asked for
+    positions = dict.fromkeys(range(len(runs)), -1)  # of the last round that each run requested
 
-    def go_on(index: int, step: Callable[[], Request]) -> None:
+    def advance(index: int, step: Callable[[], Request]) -> None:
         try:
-            waiting[index] = asked = step()
+            waiting[index] = request = step()
         except StopIteration as end:
-            ended[index] = end.value
+            results[index] = end.value
         else:
-            places[index] = asked.position if isinstance(asked, RoundRequest) else places[index]
+            positions[index] = request.position if isinstance(request, RoundRequest) else positions[index]
 
-    def turn(index: int) -> tuple[int, int]:
-        return _turn(waiting[index]), places[index]
+    def order(index: int) -> tuple[int, int]:
+        return _priority(waiting[index]), positions[index]
 
     for index, run in enumerate(runs):
-        go_on(index, partial(next, run))
+        advance(index, partial(next, run))
     while waiting:
-        first = min(turn(index) for index in waiting)
-        group = sorted(index for index in waiting if turn(index) == first)  # always the same stack
-        asked = [waiting.pop(index) for index in group]
+        first = min(order(index) for index in waiting)
+        group = sorted(index for index in waiting if order(index) == first)  # sorted, so that a stack is found again
+        requests = [waiting.pop(index) for index in group]
         try:
             check_interrupt()
-            if any(interrupted(result) for result in ended.values()):
+            if any(interrupted(result) for result in results.values()):
                 raise KeyboardInterrupt
-            outcomes = _answers(asked, runner)
+            answers = _answers(requests, runner)
         except BaseException as raised:
             # Ctrl-C also ends the workers of a DataLoader, which fails before the interrupt is raised here.
             error = KeyboardInterrupt() if take_interrupt() else raised
             for index in group:
-                go_on(index, partial(runs[index].throw, error))
+                advance(index, partial(runs[index].throw, error))
         else:
-            for index, outcome in zip(group, outcomes, strict=True):
-                go_on(index, partial(runs[index].send, outcome))
-    return [ended[index] for index in range(len(runs))]
+            for index, answer in zip(group, answers, strict=True):
+                advance(index, partial(runs[index].send, answer))
+    return [results[index] for index in range(len(runs))]
 
 
-def _turn(asked: Request) -> int:
-    """Return what comes first of what runs wait for: rounds last, so that all runs meet there."""
+def _priority(request: Request) -> int:
+    """Return the priority of a request. Rounds come last, so that all runs reach their round together."""
     kinds = (ValueRequest, EvaluationRequest, OuterStepRequest)
-    return next((turn for turn, kind in enumerate(kinds) if isinstance(asked, kind)), 3 + _is_tuned(asked))
+    return next((order for order, kind in enumerate(kinds) if isinstance(request, kind)), 3 + _is_tuned(request))
 
 
-def _is_tuned(asked: Request) -> bool:
-    return isinstance(asked, RoundRequest) and asked.plan.derivatives
+def _is_tuned(request: Request) -> bool:
+    """Return True for a round of a tuned run; plain training asks for no derivatives."""
+    return isinstance(request, RoundRequest) and request.plan.derivatives
 
 
-def _answers(asked: Sequence[Any], runner: Runner) -> Sequence[Any]:
+def _answers(requests: Sequence[Any], runner: Runner) -> Sequence[Any]:
     """Answer requests of one kind."""
     methods: dict[type, Callable[[Sequence[Any]], Sequence[Any]]] = {
-        ValueRequest: runner.read,
+        ValueRequest: runner.values,
         EvaluationRequest: runner.evaluate,
-        OuterStepRequest: runner.move,
+        OuterStepRequest: runner.take_outer_steps,
         RoundRequest: runner.run,
     }
-    return methods[type(asked[0])](asked)
+    return methods[type(requests[0])](requests)

@@ -15,11 +15,11 @@ __all__ = ["EvaluationRequest", "OuterStepRequest", "RoundValue", "ValueRequest"
 
 
 class EvaluationRequest(NamedTuple):
-    """The models of a run, as they stand, are to be evaluated.
+    """Asks for the evaluation of a run's model at its present parameters.
 
     Attributes:
-        problem: the model and how it is judged.
-        sources: data sets by the beginning of their columns' names.
+        problem: the model, its loss and its metrics.
+        sources: the data sets, by the prefix of their columns: "train", "valid", "test".
     """
 
     problem: Problem
@@ -27,11 +27,11 @@ class EvaluationRequest(NamedTuple):
 
 
 class ValueRequest(NamedTuple):
-    """The numbers of an outcome are wanted, at ζ.
+    """Asks for J and its gradient as numbers, which waits for the device.
 
     Attributes:
-        problem: of the run.
-        outcome: of its last round.
+        problem: the problem of the run.
+        outcome: the outcome of its last round.
         zeta: ζ.
     """
 
@@ -41,13 +41,13 @@ class ValueRequest(NamedTuple):
 
 
 class RoundValue(NamedTuple):
-    """The numbers of an outcome.
+    """The answer to a `ValueRequest`.
 
     Attributes:
-        risk: of the objective.
+        risk: the risk at θ_T.
         regularizer: √Y.
         gradient: the λ-gradient of J.
-        length: its norm.
+        length: the norm of the gradient.
     """
 
     risk: float
@@ -57,10 +57,10 @@ class RoundValue(NamedTuple):
 
 
 class OuterStepRequest(NamedTuple):
-    """λ is to move.
+    """Asks for the step of an outer optimizer.
 
     Attributes:
-        outer: the optimizer of λ, which finds its gradient in `.grad`.
+        outer: the optimizer of λ. The gradient is in `.grad`.
     """
 
     outer: torch.optim.Optimizer

@@ -1,4 +1,4 @@
-"""Which rounds can be run as one, how they are joined, and how their ends are told apart again."""
+"""Several rounds as one round with a single chain, and its end as the outcomes of all rounds."""
 
 from __future__ import annotations
 
@@ -6,99 +6,91 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pactune.engines.snapshots import equal, fixed_parts
 from pactune.hypergradient.records import InnerState, StepData
 from pactune.parallel import SINGLE_RANK
 from pactune.problem import Problem
 from pactune.problem.data.joined import BatchJoiner
+from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import ChainEnd
-from pactune.rounds.engine import ORDERED
 from pactune.rounds.plan import OnStep, RoundOutcome, RoundRequest
 from pactune.rounds.round import combine, half_inverse_root
-from pactune.stacking.stacked import StackedObjective, StackedProblem
-from pactune.stacking.structure import same_structure
+from pactune.stacking.stacked import StackedProblem
+from pactune.stacking.structure import problem_of
 from pactune.trees import Params, clone, scale, stack, unstack
 
-__all__ = ["Stack", "stack_refusal"]
+__all__ = ["Stack"]
 
 TOLERANCE = 3e-4  # relative, in float32, between risks of stacked and single runs; rounding is far below
-SIDE_BY_SIDE = (
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._NormBase,
-)  # stacked convolutions are slow, statistics awkward
 
 
 class Stack:
-    """Several requests of one structure as one, chains and all.
+    """Joins the rounds of several runs, chains included, into one round.
 
     Args:
-        requests: rounds for which `stack_refusal` found nothing.
+        requests: rounds that `stack_refusal` accepts.
     """
 
     def __init__(self, requests: Sequence[RoundRequest]) -> None:
-        self._problems = [request.plan.trajectory.problem for request in requests for _ in request.states]
+        self._problems = [problem_of(request) for request in requests for _ in request.states]
         self._fixed = fixed_parts(self._problems[0])
         trajectory, self._join_train, self._join_valid = requests[0].plan.trajectory, BatchJoiner(), BatchJoiner()
         defaults = [request.plan.trajectory.default_hyper for request in requests for _ in request.states]
         self._trajectory = replace(
             trajectory,
             problem=StackedProblem(self._problems),
-            ranks=SINGLE_RANK,  # the ends of the chains meet those of other ranks after they are told apart
-            objective=StackedObjective(trajectory.objective),
+            ranks=SINGLE_RANK,  # chains of other ranks join after the split
             default_hyper=stack([default for default in defaults if default is not None]) if defaults[0] else None,
         )
 
     def join(self, requests: Sequence[RoundRequest]) -> RoundRequest:
-        """Return one request whose single chain is all chains of all requests."""
+        """Return one request whose single chain stands for all chains of all requests."""
         first = requests[0]
         states = [state for request in requests for state in request.states]
-        drawn = None if first.drawn is None else [stack([draw for request in requests for draw in request.drawn or ()])]
+        draws = [draw for request in requests for draw in request.drawn or ()]
         hyper = stack([request.hyper for request in requests for _ in request.states])
         return RoundRequest(
             replace(first.plan, trajectory=self._trajectory),
             [_stack_states(states)],
             hyper,
-            lambda t: [self._step_data([data for request in requests for data in request.step_data(t)])],
-            drawn,
+            lambda t: [self._joined_data([data for request in requests for data in request.step_data(t)])],
+            None if first.drawn is None else [stack(draws)],
             None if first.on_step is None else _online(requests, hyper),
             first.phase,
             min(request.position for request in requests),
         )
 
-    def changed(self, request: RoundRequest, singles: Sequence[RoundRequest]) -> list[Problem]:
-        """Return the problems that no longer share what all shared at first.
+    def changed(self, joined: RoundRequest, requests: Sequence[RoundRequest]) -> list[Problem]:
+        """Return the problems that have come to differ from the first one since they were stacked.
 
-        Runs with problems of their own are compared by their numbers too, since a loss may read anything.
+        A loss may read anything, so problems of different runs are also compared by their risks.
         """
         problems = list(dict.fromkeys(self._problems))
         differing = [problem for problem in problems if not equal(fixed_parts(problem), self._fixed)]
         if len(problems) > 1:
-            agree = self._agreements(request, singles)
+            agree = self._agreements(joined, requests)
             differing += [problem for problem, same in zip(self._problems, agree, strict=True) if not same]
         return list(dict.fromkeys(differing))
 
     @staticmethod
     def split(requests: Sequence[RoundRequest], end: ChainEnd) -> list[RoundOutcome]:
         """Return the outcome of every request."""
-        if (
-            len(requests) == len(end.risk)
-            and requests[0].on_step is None
-            and requests[0].plan.trajectory.ranks.count == 1
-        ):
+        first = requests[0]
+        if len(requests) == len(end.risk) and first.on_step is None and first.plan.trajectory.ranks.count == 1:
             return _single_outcomes(end)
         ends = iter(_ends(end))
         pairs = [(request, [next(ends) for _ in request.states]) for request in requests]
         return [combine(request.plan, own, online=request.on_step is not None) for request, own in pairs]
 
-    def trial(self, request: RoundRequest, singles: Sequence[RoundRequest]) -> str | None:
-        """Compare the joined risks with those of the single runs at the start; return what is wrong."""
-        agree = all(self._agreements(request, singles))
+    def trial(self, joined: RoundRequest, requests: Sequence[RoundRequest]) -> str | None:
+        """Compare the stacked risks at the start with those of the single runs; return a reason if they differ."""
+        agree = all(self._agreements(joined, requests))
         return None if agree else "run together, the runs do not give the risks that each gives alone"
 
     def _agreements(self, request: RoundRequest, singles: Sequence[RoundRequest]) -> list[bool]:
-        """Return for every chain whether its joined risks are those that it has alone."""
+        """Return True for every chain whose stacked risks equal those that it has alone."""
         (state,), (data,), problem = request.states, request.step_data(0), self._trajectory.problem
         with torch.no_grad():
             found = _risks(problem, state, request.hyper, data)
@@ -112,7 +104,7 @@ class Stack:
         agree: list[bool] = torch.isclose(found.T, wanted, rtol=loose, atol=loose, equal_nan=True).all(1).tolist()
         return agree
 
-    def _step_data(self, step_data: list[StepData]) -> StepData:
+    def _joined_data(self, step_data: list[StepData]) -> StepData:
         noise = (
             None if step_data[0].noise is None else stack([data.noise for data in step_data if data.noise is not None])
         )
@@ -120,33 +112,8 @@ class Stack:
         return StepData(train, valid, noise, None)
 
 
-def stack_refusal(requests: Sequence[RoundRequest]) -> str | None:
-    """Return why rounds cannot be run as one, as far as it can be told without trying; None when they may."""
-    first, plans = requests[0], [request.plan for request in requests]
-    trajectory = first.plan.trajectory
-    if any(plan.trajectory.stochastic for plan in plans):
-        return "a forward draws random numbers, which are seeded run by run"
-    if any(plan.trajectory.ranks.shards > 1 for plan in plans):
-        return "ranks that share a mini-batch talk to each other at every step"
-    if not all(plan.trajectory.problem.replayable for plan in plans):
-        return ORDERED
-    slow = next((m for m in trajectory.problem.model.modules() if isinstance(m, SIDE_BY_SIDE)), None)
-    if slow is not None:
-        return f"a model with {type(slow).__name__} is not faster stacked"
-    if not trajectory.dynamics.differentiable:
-        return "an optimizer of torch.optim keeps a state of its own"
-    if trajectory.dynamics.clip is not None:
-        return "a step that clips its gradient needs the norm of each run by itself"
-    for role, estimator in (("hypergradient", first.plan.risk_estimator), ("path", first.plan.path_estimator)):
-        if first.plan.derivatives and not estimator.stackable:
-            return f"{type(estimator).__name__} as {role} estimator works on one run at a time"
-    if not all(same_structure(request, first) for request in requests):
-        return "the runs differ in more than data, seed, ζ and values of tensors"
-    return None
-
-
-def _risks(problem: Problem, state: InnerState, hyper: Params, data: StepData) -> Tensor:
-    """Return both risks, and the length of the penalty's gradient where there is one."""
+def _risks(problem: InnerProblem, state: InnerState, hyper: Params, data: StepData) -> Tensor:
+    """Return both risks, and the squared norm of the penalty's gradient if there is a penalty."""
     parts = [
         risk(state.params, hyper, clone(state.buffers), batch)
         for risk, batch in ((problem.train_risk, data.train), (problem.valid_risk, data.valid))
@@ -182,7 +149,7 @@ def _states(state: InnerState, count: int) -> list[InnerState]:
 
 
 def _single_outcomes(end: ChainEnd) -> list[RoundOutcome]:
-    """Return what `combine` makes of chains that are each a run of its own, for all of them at once."""
+    """Return the outcomes of runs with one chain each. The result is that of `combine`, in one pass."""
     count = len(end.risk)
     by_path = unstack(scale(half_inverse_root(end.total), end.path_gradient)) or [Params() for _ in range(count)]
     by_risk = unstack(end.risk_gradient) or [Params() for _ in range(count)]
@@ -191,7 +158,7 @@ def _single_outcomes(end: ChainEnd) -> list[RoundOutcome]:
 
 
 def _online(requests: Sequence[RoundRequest], stacked: Params) -> OnStep:
-    """Return what moves the λ of every request, and brings the moved ones back into the stack."""
+    """Return a function that moves the λ of every run, and copies it back into the stack."""
 
     def on_step(gradient: Params) -> None:
         index, parts = 0, unstack(gradient)

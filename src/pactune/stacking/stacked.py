@@ -1,33 +1,32 @@
-"""Many runs at once: problem and objective of R runs as those of one, with a leading axis of length R in every tensor.
+"""The problem and the models of R runs, with a leading axis of length R in every tensor.
 
-Only what mixes the elements of a run is mapped over that axis with `torch.vmap`: the risks, the penalties, the summand.
-Derivatives are taken outside, of the sum over runs, which is exact because no run depends on another.
+`torch.vmap` maps the risks, the penalties and the hooks over that axis. Derivatives are taken outside, of the sum over
+runs. This is exact, because no run depends on another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pactune.interrupts import check_interrupt
-from pactune.objectives.base import Measured, Objective, PathContext
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source
 from pactune.problem.data.joined import BatchJoiner
 from pactune.problem.evaluation import Evaluation
+from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.modules import evaluating
 from pactune.streams import Streams
-from pactune.trees import Params, leaves, split, stack
+from pactune.trees import Params, stack
 
-__all__ = ["StackedModels", "StackedObjective", "StackedProblem"]
+__all__ = ["StackedModels", "StackedProblem"]
 
 
 class _StackedRows(Source):
-    """A data set of every run, with equal numbers of rows."""
+    """The data sets of the runs, which have equal numbers of rows."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources, self._join = sources, BatchJoiner()
@@ -45,52 +44,92 @@ class _StackedRows(Source):
             yield self._join(batches)
 
 
-class StackedProblem(Problem):
-    """The risks of R problems of one structure, each a vector of length R."""
+class StackedProblem(InnerProblem):
+    """The risks of R problems of one structure, each a vector of length R.
+
+    Args:
+        problems: the problem of every run. The first one computes for all: it is mapped over the leading axis.
+    """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.__dict__.update(problems[0].__dict__)
+        self._first = problems[0]
+        self._members = list(dict.fromkeys(problems))
         self.runs = (len(problems),)
+        self.device, self.dtype = self._first.device, self._first.dtype
         self.train = _StackedRows([problem.train for problem in problems])
         self.valid = _StackedRows([problem.valid for problem in problems])
-        self._one, self._members = problems[0], list(dict.fromkeys(problems))
 
     @property
     def members(self) -> list[Problem]:
-        """The problems that are stacked; chains of one run share theirs."""
+        """The problems that are stacked, each once."""
         return self._members
+
+    @property
+    def has_buffers(self) -> bool:
+        """As the first problem."""
+        return self._first.has_buffers
+
+    @property
+    def has_penalty(self) -> bool:
+        """As the first problem."""
+        return self._first.has_penalty
+
+    @property
+    def has_learning_rates(self) -> bool:
+        """As the first problem."""
+        return self._first.has_learning_rates
+
+    @property
+    def has_initial(self) -> bool:
+        """As the first problem."""
+        return self._first.has_initial
+
+    @property
+    def enters_losses(self) -> bool:
+        """As the first problem."""
+        return self._first.enters_losses
+
+    @property
+    def has_penalty_vjp(self) -> bool:
+        """As the first problem."""
+        return self._first.has_penalty_vjp
+
+    @property
+    def has_closed_steps(self) -> bool:
+        """As the first problem."""
+        return self._first.has_closed_steps
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_T of every run. Shape (R,)."""
-        return self._risks(self._one.train_risk, params, hyper, buffers, batch)
+        return self._risks(self._first.train_risk, params, hyper, buffers, batch)
 
     def valid_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_V of every run. Shape (R,)."""
-        return self._risks(self._one.valid_risk, params, hyper, buffers, batch)
+        return self._risks(self._first.valid_risk, params, hyper, buffers, batch)
 
     def penalty_gradient(self, params: Params, hyper: Params) -> Params:
         """Return the θ-gradient of every run's penalty."""
-        found: Params = torch.vmap(self._one.penalty_gradient)(params, hyper)
+        found: Params = torch.vmap(self._first.penalty_gradient)(params, hyper)
         return found
 
     def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
         """Return the λ-derivative of ⟨∇penalty, c⟩ of every run."""
-        found: Params = torch.vmap(self._one.penalty_vjp)(params, hyper, cotangent)
+        found: Params = torch.vmap(self._first.penalty_vjp)(params, hyper, cotangent)
         return found
 
     def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
         """Return ∇²penalty · v of every run."""
-        found: Params = torch.vmap(self._one.penalty_product)(params, hyper, vector)
+        found: Params = torch.vmap(self._first.penalty_product)(params, hyper, vector)
         return found
 
     def learning_rates(self, params: Params, hyper: Params) -> Params:
         """Return every run's factors on the step size, broadcastable to the parameters."""
-        found: Params = torch.vmap(self._one.learning_rates)(params, hyper)
+        found: Params = torch.vmap(self._first.learning_rates)(params, hyper)
         return {name: _widened(value, params[name]) for name, value in found.items()}
 
     def initial(self, params: Params, hyper: Params) -> Params:
         """Return every run's θ_0."""
-        found: Params = torch.vmap(self._one.initial)(params, hyper)
+        found: Params = torch.vmap(self._first.initial)(params, hyper)
         return found
 
     def _risks(
@@ -107,7 +146,7 @@ class StackedProblem(Problem):
 
 
 class StackedModels:
-    """The models of many problems of one structure, as they stand.
+    """The models of many problems of one structure, at their present parameters.
 
     Attributes:
         params: θ of every problem.
@@ -120,9 +159,9 @@ class StackedModels:
         self._buffers = stack([problem.buffers() for problem in problems])
 
     def evaluate(self, sources: Sequence[Source]) -> list[Evaluation]:
-        """Evaluate each model on its own data set, as `Problem.evaluate` does.
+        """Evaluate each model on its data set, as `Problem.evaluate` does.
 
-        A data set that all share, the same object for each, is read once.
+        If all models share one data set, the same object, it is read once.
         """
         first, join = self._problems[0], BatchJoiner()
         general = first.is_general(sources[0])
@@ -157,35 +196,3 @@ class StackedModels:
 def _widened(factor: Tensor, like: Tensor) -> Tensor:
     missing = like.ndim - factor.ndim
     return factor.reshape(len(factor), *[1] * missing, *factor.shape[1:])
-
-
-class StackedObjective(Objective):
-    """The summand of every run."""
-
-    def __init__(self, objective: Objective) -> None:
-        self._one, self.zeta = objective, objective.zeta
-        self.chain_mean, self.risk_of = objective.chain_mean, objective.risk_of
-        self.has_path, self.uses_valid_gradient = objective.has_path, objective.uses_valid_gradient
-        self.compares_default, self.uses_step_size = objective.compares_default, objective.uses_step_size
-
-    def summand(self, train: Params, valid: Params, context: PathContext) -> Tensor:
-        """Return q_t of every run. Shape (R,)."""
-        return self._mapped(self._one.summand, train, valid, context)  # type: ignore[no-any-return]
-
-    def measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> Measured:
-        """Return q_t and its derivatives with respect to the two gradients, for every run."""
-        if self._one.closed:
-            measure = partial(self._one.measure, by_valid=by_valid)
-            return self._mapped(measure, train, valid, context)  # type: ignore[no-any-return]
-        with torch.enable_grad():
-            a, b = leaves(train), leaves(valid)
-            value = self.summand(a, b, context)
-            found = torch.autograd.grad(value.sum(), [*a.values(), *b.values()], allow_unused=True)
-        return Measured(value.detach(), *split(found, a, b))
-
-    @staticmethod
-    def _mapped(function: Callable[..., Any], train: Params, valid: Params, context: PathContext) -> Any:
-        def one(train: Params, valid: Params, factors: Params) -> Any:
-            return function(train, valid, context._replace(factors=factors))
-
-        return torch.vmap(one)(train, valid, context.factors)

@@ -1,28 +1,71 @@
-"""Which rounds have one structure and may be stacked."""
+"""Which rounds may be stacked.
+
+The stacked run takes everything but data, seed, ζ and the values of θ, λ and buffers from the first run. So all the
+rest must be equal in all runs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
 from pactune.engines.snapshots import alike, fixed_parts
+from pactune.problem import Problem
+from pactune.rounds.engine import ORDERED
 from pactune.rounds.plan import RoundRequest
 
-__all__ = ["same_structure"]
+__all__ = ["problem_of", "same_structure", "stack_refusal"]
+
+# Stacked convolutions are slow, and the statistics of a stacked BatchNorm need care.
+NOT_STACKED = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)
+
+
+def stack_refusal(requests: Sequence[RoundRequest]) -> str | None:
+    """Return the reason why rounds cannot be stacked, as far as it is known without a trial; None if there is none."""
+    first, plans = requests[0], [request.plan for request in requests]
+    trajectory = first.plan.trajectory
+    if any(plan.trajectory.stochastic for plan in plans):
+        return "a forward draws random numbers, which are seeded run by run"
+    if any(plan.trajectory.ranks.shards > 1 for plan in plans):
+        return "ranks that share a mini-batch talk to each other at every step"
+    if not all(plan.trajectory.problem.replayable for plan in plans):
+        return ORDERED
+    slow = next((m for m in problem_of(first).model.modules() if isinstance(m, NOT_STACKED)), None)
+    if slow is not None:
+        return f"a model with {type(slow).__name__} is not faster stacked"
+    if not trajectory.dynamics.differentiable:
+        return "an optimizer of torch.optim keeps a state of its own"
+    if trajectory.dynamics.clip is not None:
+        return "a step that clips its gradient needs the norm of each run by itself"
+    for role, estimator in (("hypergradient", first.plan.risk_estimator), ("path", first.plan.path_estimator)):
+        if first.plan.derivatives and not estimator.stackable:
+            return f"{type(estimator).__name__} as {role} estimator works on one run at a time"
+    if not all(same_structure(request, first) for request in requests):
+        return "the runs differ in more than data, seed, ζ and values of tensors"
+    return None
 
 
 def same_structure(request: RoundRequest, other: RoundRequest) -> bool:
-    """Whether two rounds differ in nothing that running them as one would take from the first."""
+    """Return True if two rounds can be stacked: the stacked run takes these settings from the first one."""
     return alike(_structure(request), _structure(other))
 
 
+def problem_of(request: RoundRequest) -> Problem:
+    """Return the problem of a single run."""
+    (problem,) = request.plan.trajectory.problem.members
+    return problem
+
+
 def _structure(request: RoundRequest) -> tuple[Any, ...]:
-    plan, problem = request.plan, request.plan.trajectory.problem
+    plan, problem = request.plan, problem_of(request)
     objective = plan.trajectory.objective
-    words = {name: value for name, value in vars(objective).items() if name not in ("zeta", "default")}
+    settings = {name: value for name, value in vars(objective).items() if name not in ("zeta", "default")}
     trees = (*request.states[0][:1], *request.states[0].slots.values(), request.states[0].buffers, request.hyper)
     return (
         (plan.inner_steps, plan.derivatives, plan.path_stride, plan.risk_estimator, plan.path_estimator, request.phase),
-        (plan.trajectory.dynamics, type(objective), words, fixed_parts(problem)),
+        (plan.trajectory.dynamics, type(objective), settings, fixed_parts(problem)),
         [{name: (value.shape, value.dtype, value.device) for name, value in tree.items()} for tree in trees],
         {state.step for state in request.states},
         (problem.train.rows, problem.valid.rows, request.drawn is None, request.on_step is None),

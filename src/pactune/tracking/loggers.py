@@ -35,9 +35,10 @@ class Logger(Callback, ABC):
 
     def on_fit_begin(self, tuner: Any, outer_steps: int) -> None:
         """Open the log."""
-        settings = {"inner": repr(tuner.inner), "inner_steps": tuner.inner_steps, "objective": repr(tuner.objective)}
-        settings |= {"hypergradient": repr(tuner.risk_estimator), "path_hypergradient": repr(tuner.path_estimator)}
-        settings |= {"chains": tuner.chains, "restart": tuner.restart, "online": tuner.online, "seed": tuner.seed}
+        given = tuner.settings
+        settings = {"inner": repr(given.inner), "inner_steps": given.inner_steps, "objective": repr(given.objective)}
+        settings |= {"hypergradient": repr(given.risk_estimator), "path_hypergradient": repr(given.path_estimator)}
+        settings |= {"chains": given.chains, "restart": given.restart, "online": given.online, "seed": given.seed}
         self._is_open = True
         self.open({**settings, "outer": type(tuner.outer).__name__, "outer_steps": outer_steps})
 

@@ -196,13 +196,13 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         start = {"params": checks.params, "buffers": checks.buffers, "hyper": checks.hyper, "outer": checks.outer()}
         record({"rows": _rows, "plain_rows": _rows, "start": record(start)})(state, "state")
         return
-    tuner = {
+    outer_run = {
         "hyper": checks.hyper,
         "start_hyper": checks.hyper,
         "outer": checks.outer(),
         "pending": optional(checks.tree(settings.get("hyperparameters"), complete=False)),
         "last": optional(_pair(checks.hyper)),
-        "lane": checks.chain_states(),
+        "chains": checks.chain_states(),
         "plain_chains": checks.chain_states(),
         "stateful": flag,
     }
@@ -212,13 +212,13 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "zeta": optional(finite),
         "kept": checks.kept(),
         "plain_kept": checks.kept(),
-        "tuner": record(tuner),
+        "run": record(outer_run),
         "listeners": named(mapping),
     }
     record(run)(state, "state")
     _check_objective(state["rows"], state["zeta"])
-    for rows, chains, kept in (("rows", "lane", "kept"), ("plain_rows", "plain_chains", "plain_kept")):
-        _check_table(state[rows], state["tuner"][chains]["rounds"], state[kept], rows)
+    for rows, chains, kept in (("rows", "chains", "kept"), ("plain_rows", "plain_chains", "plain_kept")):
+        _check_table(state[rows], state["run"][chains]["rounds"], state[kept], rows)
 
 
 def _check_objective(rows: list[dict[str, Any]], zeta: float | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,102 +13,106 @@ from torch import Tensor
 from pactune.columns import Row
 from pactune.errors import RunFolderError, SettingError
 from pactune.objectives import AutoZeta, RelativeZeta
+from pactune.problem import Problem
 from pactune.problem.data import Source
 from pactune.results.callbacks import Callback
 from pactune.results.result import Result
 from pactune.results.verdict import Verdict, judge_held_out
+from pactune.stacking.runner import Runner
 from pactune.streams import Streams
 from pactune.tracking.recorder import Recorder
 from pactune.trees import Params, clone
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import Choice, FitSettings
-
-if TYPE_CHECKING:
-    from pactune.tuning.tuner import Tuner
+from pactune.tuning.listeners import Listeners
+from pactune.tuning.outer_run import OuterRun
+from pactune.tuning.settings import TunerSettings
 
 __all__ = ["fit_auto"]
 
 PLAIN = "plain"
 
 
-def fit_auto(tuner: Tuner, settings: FitSettings, rule: AutoZeta, shared: Callback) -> Result:
+def fit_auto(run: OuterRun, settings: FitSettings, rule: AutoZeta, listeners: Listeners, progress: Callback) -> Result:
     """Cross-validate the candidates, then run the best one on all rows and keep its best step.
 
     Args:
-        tuner: at its start.
-        settings: of the final run.
-        rule: how ζ is chosen.
-        shared: a listener to every outer step of every run, for progress.
+        run: the run on all rows, at its start.
+        settings: the arguments of `fit`.
+        rule: the candidates and the folds.
+        listeners: the user's callbacks, which hear the final run alone.
+        progress: a callback that hears every outer step of every run.
     """
-    start = _Start.remembered(tuner, settings.recorder.part("start"))
-    _check(tuner)
-    scale = rule.scale or _initial_risk(tuner)
-    scores = _Scores()
-    for k, fold in enumerate(_folds(tuner, rule)):
+    start = _StartOfRuns.remembered(run, settings.recorder.part("start"))
+    _check(run)
+    scale = rule.scale or _initial_risk(run.problem)
+    scores = _HeldOutScores()
+    for k, fold in enumerate(_folds(run.settings, rule)):
         for i, fraction in enumerate(rule.fractions):
-            judge = _Judge(fold.held, scale, scores, _label(fraction), plain=i == 0)
+            scorer = _Scorer(run.problem, fold.held, scale, _label(fraction), plain=i == 0)
             quiet = replace(
                 settings,
                 test=None,
-                callbacks=(judge, shared),
                 plain_steps=settings.outer_steps if i == 0 else 0,
                 on_divergence="return",
                 choice=None,
                 evaluate=False,
                 recorder=settings.recorder.part(f"fold-{k}-fraction-{fraction:g}"),
             )
-            outcome = Fit(start.twin(tuner, fold), quiet, RelativeZeta(fraction)).run()
-            judge.close(settings.outer_steps)
+            heard = listeners.only(scorer, progress)
+            outcome = Fit(start.on_fold(run, fold), quiet, RelativeZeta(fraction), heard).result()
+            scorer.add_to(scores, settings.outer_steps)
             if outcome.status == "interrupted":
-                start.restore(tuner)
-                return replace(outcome, rows=[], plain_rows=[], kept_step=0, model=tuner.problem.model)
-    start.restore(tuner)
-    scores = tuner.ranks.object_from_leader(scores)  # rounding must not let ranks choose differently
+                start.restore(run)
+                return replace(outcome, rows=[], plain_rows=[], kept_step=0, model=run.problem.model)
+    start.restore(run)
+    scores = run.ranks.object_from_leader(scores)  # rounding must not let ranks choose differently
     best = scores.best(_labels(rule))
     tuned = scores.best([label for label in _labels(rule) if label != PLAIN])
     choice = Choice("plain" if best.label == PLAIN else "tuned", best.step)
     verdict = scores.verdict(tuned, scores.best([PLAIN]))
-    listeners = (*settings.callbacks, shared)
-    final = replace(settings, choice=choice, verdict=verdict, callbacks=listeners, plain_steps=settings.outer_steps)
+    final = replace(settings, choice=choice, verdict=verdict, plain_steps=settings.outer_steps)
     fraction = next(f for f in rule.fractions if _label(f) == tuned.label)
-    result = Fit(tuner, final, RelativeZeta(fraction)).run()
+    result = Fit(run, final, RelativeZeta(fraction), listeners.with_another(progress)).result()
     return replace(result, trials=scores.rows())
 
 
 def runs_of(rule: AutoZeta) -> int:
-    """Return how many tuned runs the rule makes, the final one included."""
+    """Return the number of tuned runs of the rule, the final one included."""
     return rule.folds * len(rule.fractions) + 1
 
 
-class _Best(NamedTuple):
+class _BestStep(NamedTuple):
+    """The outer step of a candidate with the least mean score."""
+
     label: str
     step: int
     rows: Tensor
 
 
-class _Scores:
-    """Scores of held rows by candidate and outer step; smaller is better."""
+class _HeldOutScores:
+    """The scores of held-out rows by candidate and outer step. Smaller is better."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[list[Tensor]]] = {}
 
     def add(self, label: str, fold_scores: list[Tensor]) -> None:
-        """Take in one fold: a vector of row scores per outer step."""
+        """Add the scores of one fold: a vector of row scores per outer step."""
         steps = self._parts.setdefault(label, [[] for _ in fold_scores])
         for step, rows in zip(steps, fold_scores, strict=True):
             step.append(rows)
 
-    def best(self, labels: list[str]) -> _Best:
-        """Return the least mean score; among equals the first label, then the earliest step."""
+    def best(self, labels: list[str]) -> _BestStep:
+        """Return the step with the least mean score. Of equal ones, the first label and the earliest step win."""
         options = [
-            _Best(label, step, torch.cat(parts))
+            _BestStep(label, step, torch.cat(parts))
             for label in labels
             for step, parts in enumerate(self._parts[label], start=1)
         ]
         return min(options, key=lambda option: float(option.rows.mean()))
 
-    def verdict(self, tuned: _Best, plain: _Best) -> Verdict:
-        """Judge the best tuned step against the best plain one, row by row."""
+    def verdict(self, tuned: _BestStep, plain: _BestStep) -> Verdict:
+        """Compare the best tuned step with the best plain one, row by row."""
         gap = plain.rows - tuned.rows
         return judge_held_out(float(gap.mean()), float(gap.std()) / math.sqrt(len(gap)))
 
@@ -123,29 +127,29 @@ class _Scores:
         return table
 
 
-class _Judge(Callback):
-    """Scores the held rows after every outer step of a fold, and of the plain run beside it."""
+class _Scorer(Callback):
+    """Scores the held rows after every outer step of a fold, and of plain training beside it."""
 
-    def __init__(self, held: list[Source], scale: float, scores: _Scores, label: str, *, plain: bool) -> None:
-        self._held, self._scale, self._scores, self._label = held, scale, scores, label
+    def __init__(self, problem: Problem, held: list[Source], scale: float, label: str, *, plain: bool) -> None:
+        self._problem, self._held, self._scale, self._label = problem, held, scale, label
         self._tuned: list[Tensor] = []
         self._plain: list[Tensor] | None = [] if plain else None
 
-    def on_outer_step(self, tuner: Tuner, row: Row) -> None:
+    def on_outer_step(self, tuner: Any, row: Row) -> None:
         """Score the tuned model."""
-        self._tuned.append(self._score(tuner))
+        self._tuned.append(self._score())
 
-    def on_plain_step(self, tuner: Tuner, row: Row) -> None:
+    def on_plain_step(self, tuner: Any, row: Row) -> None:
         """Score the plain model."""
         if self._plain is not None:
-            self._plain.append(self._score(tuner))
+            self._plain.append(self._score())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scores so far, which a resumed run does not make again."""
+        """Return the scores so far. A resumed run does not compute them again."""
         return {"tuned": self._tuned, "plain": self._plain}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the scores.
+        """Load the scores.
 
         Raises:
             RunFolderError: the scores in the checkpoint are not those of the held rows.
@@ -157,16 +161,19 @@ class _Judge(Callback):
                 raise RunFolderError(f"the scores of {self._label} in the checkpoint are not those of {rows} held rows")
         self._tuned, self._plain = state["tuned"], state["plain"]
 
-    def close(self, steps: int) -> None:
-        """Hand the scores in; an outer step that was not reached has the worst score."""
+    def add_to(self, scores: _HeldOutScores, steps: int) -> None:
+        """Hand the scores in; an outer step that the run did not reach has the worst score."""
         for label, found in ((self._label, self._tuned), (PLAIN, self._plain)):
             if found:
                 missing = [torch.ones_like(found[0])] * (steps - len(found))
-                self._scores.add(label, found + missing)
+                scores.add(label, found + missing)
 
-    def _score(self, tuner: Tuner) -> Tensor:
-        """Return 1 − exp(−loss/scale) of every held row; a loss that is no number counts as the worst."""
-        losses = torch.cat([tuner.problem.row_losses(source) for source in self._held])
+    def _score(self) -> Tensor:
+        """Return 1 − exp(−loss/scale) of every held row. A loss that is NaN has the worst score.
+
+        The runs of all folds train the same modules, so the whole problem evaluates the model of the present fold.
+        """
+        losses = torch.cat([self._problem.row_losses(source) for source in self._held])
         return (1 - torch.exp(-losses / self._scale)).nan_to_num(nan=1.0)
 
 
@@ -176,9 +183,9 @@ class _Fold(NamedTuple):
     held: list[Source]
 
 
-def _folds(tuner: Tuner, rule: AutoZeta) -> list[_Fold]:
-    """Return the rows of every fold, in a random order that is a function of the seed."""
-    problem, streams = tuner.problem, Streams(tuner.seed)
+def _folds(settings: TunerSettings, rule: AutoZeta) -> list[_Fold]:
+    """Return the rows of every fold. The seed decides which rows a fold holds out."""
+    problem, streams = settings.problem, Streams(settings.seed)
 
     def parts(source: Source, role: str) -> list[Tensor]:
         if source.rows < rule.folds:
@@ -201,8 +208,8 @@ def _folds(tuner: Tuner, rule: AutoZeta) -> list[_Fold]:
 
 
 @dataclass(frozen=True)
-class _Start:
-    """Where every run begins: θ, buffers, λ and the outer optimizer's state."""
+class _StartOfRuns:
+    """The state in which every run begins: θ, buffers, λ and the outer optimizer's state."""
 
     params: Params
     buffers: Params
@@ -210,50 +217,51 @@ class _Start:
     outer: dict[str, Any]
 
     @classmethod
-    def of(cls, tuner: Tuner) -> _Start:
-        problem = tuner.problem
-        state = copy.deepcopy(tuner.outer.state_dict())
-        return cls(clone(problem.parameters()), clone(problem.buffers()), clone(problem.hyperparameters()), state)
+    def of(cls, run: OuterRun) -> _StartOfRuns:
+        problem = run.problem
+        outer = copy.deepcopy(run.settings.outer.state_dict())
+        return cls(clone(problem.parameters()), clone(problem.buffers()), clone(problem.hyperparameters()), outer)
 
     @classmethod
-    def remembered(cls, tuner: Tuner, recorder: Recorder) -> _Start:
-        """Return the start of the run to resume, and put the tuner there; without one, the present."""
+    def remembered(cls, run: OuterRun, recorder: Recorder) -> _StartOfRuns:
+        """Return the start of the run to resume, and put the run there; without one, the present state."""
         with recorder:
-            saved = recorder.load(tuner.problem.device)
+            saved = recorder.load(run.problem.device)
             if saved is None:
-                start = cls.of(tuner)
+                start = cls.of(run)
                 recorder.save(lambda: {"rows": [], "plain_rows": [], "start": vars(start)})
                 recorder.end(status="completed")
                 return start
         start = cls(**saved["start"])
-        start.restore(tuner)
-        tuner.start_hyper = clone(start.hyper)
+        start.restore(run)
+        run.start_from(start.hyper)
         return start
 
-    def restore(self, tuner: Tuner) -> None:
-        """Put everything back."""
-        tuner.problem.load(self.params, self.buffers)
-        tuner.problem.load_hyper(self.hyper)
-        tuner.outer.load_state_dict(copy.deepcopy(self.outer))
+    def restore(self, run: OuterRun) -> None:
+        """Put the modules and the optimizer back."""
+        run.problem.load(self.params, self.buffers)
+        run.problem.load_hyper(self.hyper)
+        run.settings.outer.load_state_dict(copy.deepcopy(self.outer))
 
-    def twin(self, tuner: Tuner, fold: _Fold) -> Tuner:
-        """Return the tuner on the rows of a fold, at the start."""
-        self.restore(tuner)
-        return tuner.on(tuner.problem.subset(fold.train, fold.valid))
+    def on_fold(self, run: OuterRun, fold: _Fold) -> OuterRun:
+        """Return a run on the rows of a fold, at the start."""
+        self.restore(run)
+        settings = replace(run.settings, problem=run.problem.subset(fold.train, fold.valid))
+        return OuterRun(settings, run.ranks, Runner(run.runner.engine))
 
 
-def _check(tuner: Tuner) -> None:
-    if tuner.online:
+def _check(run: OuterRun) -> None:
+    if run.settings.online:
         raise SettingError('`zeta="auto"` is for online=False; pass a number')
-    if not tuner.objective.has_path:
-        raise SettingError(f'`zeta="auto"` needs an objective with a regularizer, got {tuner.objective}')
-    if tuner.lane.rounds:
+    if not run.settings.objective.has_path:
+        raise SettingError(f'`zeta="auto"` needs an objective with a regularizer, got {run.settings.objective}')
+    if run.chains.rounds:
         raise SettingError('`zeta="auto"` starts from the beginning and this tuner has run; make a new one')
 
 
-def _initial_risk(tuner: Tuner) -> float:
+def _initial_risk(problem: Problem) -> float:
     """Return the validation risk before training, by which losses are scaled."""
-    risk = tuner.problem.evaluate(tuner.problem.valid).risk
+    risk = problem.evaluate(problem.valid).risk
     if not (math.isfinite(risk) and risk > 0):
         raise SettingError(
             f"the validation risk before training is {risk:.4g} and cannot scale the score; "
@@ -267,5 +275,5 @@ def _label(fraction: float) -> str:
 
 
 def _labels(rule: AutoZeta) -> list[str]:
-    """Return all candidates, the simplest first: plain, then decreasing ζ."""
+    """Return all candidates, the simplest first: plain training, then decreasing ζ."""
     return [PLAIN, *(_label(fraction) for fraction in sorted(rule.fractions, reverse=True))]

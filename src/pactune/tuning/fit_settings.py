@@ -1,4 +1,4 @@
-"""The arguments of `Tuner.fit`, checked."""
+"""The arguments of `Tuner.fit`, with their rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from pactune.checks import NOT_NEGATIVE, Rule, check_choice, check_count, check_number, shown
 from pactune.errors import SettingError
-from pactune.results.callbacks import Callback
 from pactune.results.verdict import Verdict
 from pactune.tracking.recorder import Recorder
 
@@ -18,7 +17,7 @@ KEEP: tuple[Keep, ...] = ("last", "best-objective")
 
 
 class Choice(NamedTuple):
-    """An outer step of the tuned or of the plain run that is to be kept whatever its objective."""
+    """The outer step to keep, of the tuned run or of plain training, whatever its objective."""
 
     run: Literal["tuned", "plain"]
     step: int
@@ -26,13 +25,19 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class FitSettings:
-    """The arguments of `Tuner.fit`, and what only the choice of ζ uses: `choice` with its `verdict`, and `evaluate`."""
+    """The arguments of `Tuner.fit`, and four fields that the choice of ζ and the recording set.
+
+    Attributes:
+        choice: the step to keep, if a rule has chosen it.
+        verdict: the verdict of that rule; None compares the tuned run with plain training.
+        evaluate: False leaves the columns of the data sets out of the rows.
+        recorder: writes the journal and the checkpoints.
+    """
 
     outer_steps: int
     test: Any = None
     keep: Keep = "last"
     tolerance: float = 0.0
-    callbacks: tuple[Callback, ...] = ()
     plain_steps: int | None = None
     on_divergence: str = "raise"
     choice: Choice | None = None

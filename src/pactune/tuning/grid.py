@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from pactune.checks import check_count, check_flag
 from pactune.columns import Row, check_key
 from pactune.engines import as_engine
 from pactune.errors import SettingError
-from pactune.objectives import AutoZeta
 from pactune.problem.data import as_source
 from pactune.results.callbacks import Callback, as_callbacks, progress_for
 from pactune.results.result import Result
@@ -23,6 +22,7 @@ from pactune.tracking.files import as_folder, folder_inside
 from pactune.tracking.recorder import CheckpointSchedule, FolderRecorder, resume_together
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings, Keep
+from pactune.tuning.listeners import Listeners
 from pactune.tuning.recording import recorded_in
 from pactune.tuning.tuner import Tuner
 
@@ -53,7 +53,7 @@ class GridResult:
 
     @property
     def plain(self) -> pd.DataFrame:
-        """The same for plain training with λ fixed where it started."""
+        """The same for plain training, with λ fixed at its start."""
         return self._frame([result.plain_rows for result in self.results])
 
     def _frame(self, tables: list[list[Row]]) -> pd.DataFrame:
@@ -144,12 +144,13 @@ def fit_grid(
                 on_divergence=on_divergence,
             )
             folder = None if root is None else folder_inside(root, cell_name(cell))
-            tuner.runner = runner
-            settings = recorded_in(folder, tuner, settings, resume=resume, schedule=schedule)
-            fits.append(Fit(tuner, replace(settings, callbacks=listeners), tuner.zeta))
+            run = tuner.outer_run
+            run.share(runner)
+            settings = recorded_in(folder, run, settings, resume=resume, schedule=schedule)
+            fits.append(Fit(run, settings, run.settings.zeta, Listeners(tuner, listeners)))
         resume_together([fit.settings.recorder for fit in fits if isinstance(fit.settings.recorder, FolderRecorder)])
-        rounds = [fit.rounds() for fit in fits]
-        results = run_in_lockstep(rounds, runner, interrupted=lambda result: result.status == "interrupted")
+        runs = [fit.requests() for fit in fits]
+        results = run_in_lockstep(runs, runner, interrupted=lambda result: result.status == "interrupted")
     return GridResult(cells, results)
 
 
@@ -195,15 +196,15 @@ def _built(build: Callable[..., Tuner], cell: Cell) -> Tuner:
     tuner = _called("build", build, cell)
     if not isinstance(tuner, Tuner):
         raise SettingError(f"`build` must return a Tuner, it returned {type(tuner).__name__} for {cell_name(cell)}")
-    if tuner.objective.zeta == "auto" or isinstance(tuner.objective.zeta, AutoZeta):
+    if tuner.settings.chooses_zeta:
         raise SettingError('`zeta="auto"` makes many runs of its own; in a grid pass numbers or "theory"')
-    if tuner.ranks.count > 1:
+    if tuner.outer_run.ranks.count > 1:
         raise SettingError("a grid runs in one process; `build` must make its tuners without `parallel`")
     return tuner
 
 
 def _called(name: str, function: Callable[..., Any], cell: Cell) -> Any:
-    """Call a function of the user's with the values of a cell."""
+    """Call a function of the user with the values of a cell."""
     try:
         return function(**cell)
     except TypeError as error:
@@ -213,7 +214,7 @@ def _called(name: str, function: Callable[..., Any], cell: Cell) -> Any:
 
 
 def _check_apart(tuners: Sequence[Tuner]) -> None:
-    """Raise where two cells would train the same model or move the same λ."""
+    """Raise if two cells would train the same model or move the same λ."""
     seen: set[int] = set()
     for tuner in tuners:
         parts = {id(tuner.problem.model), id(tuner.problem.hyper), id(tuner.outer)}

@@ -1,66 +1,106 @@
-"""The rules that the settings of a `Tuner` keep, checked before anything runs."""
+"""The settings of a `Tuner`, checked before anything runs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 
 from pactune.checks import check_count, check_flag, check_seed, check_type, shown
+from pactune.dynamics import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient import Estimator
-from pactune.objectives import Objective
+from pactune.objectives import AutoZeta, Objective
 from pactune.problem import Problem
+from pactune.rounds.inputs import Initial
 
-if TYPE_CHECKING:
-    from pactune.tuning.tuner import Tuner
-
-__all__ = ["check_settings"]
+__all__ = ["TunerSettings"]
 
 
-def check_settings(tuner: Tuner) -> None:
-    """Raise a `SettingError` for the first setting that breaks its rule."""
-    if not isinstance(tuner.problem, Problem):
-        raise SettingError(f"`problem` must be a Problem, got {type(tuner.problem).__name__}")
-    for name in ("inner_steps", "chains", "path_stride"):
-        check_count(name, getattr(tuner, name))
-    for name in ("restart", "online"):
-        check_flag(name, getattr(tuner, name))
-    check_seed("seed", tuner.seed)
-    check_type("objective", tuner.objective, Objective, "PACBayes(...) or another objective")
-    if tuner.initial is not None and not callable(tuner.initial):
-        raise SettingError(f"`initial` must be a function of a torch.Generator or None, got {shown(tuner.initial)}")
-    tuner.objective.check(tuner.problem)
-    _check_outer(tuner)
-    _check_estimators(tuner)
+@dataclass(frozen=True, kw_only=True)
+class TunerSettings:
+    """The arguments of `Tuner` that say what is computed. `Tuner` documents each of them.
 
+    Attributes:
+        risk_estimator: the argument `hypergradient`. It differentiates the risk at θ_T.
+        path_estimator: the argument `path_hypergradient`. It differentiates the regularizer.
+    """
 
-def _check_outer(tuner: Tuner) -> None:
-    if not isinstance(tuner.outer, torch.optim.Optimizer):
-        raise SettingError(f"`outer` must be a torch.optim optimizer, got {type(tuner.outer).__name__}")
-    held = {id(p) for group in tuner.outer.param_groups for p in group["params"]}
-    named = dict(tuner.problem.hyper.named_parameters())
-    missing = [name for name in tuner.problem.hyperparameters() if id(named[name]) not in held]
-    if missing:
-        raise SettingError(f"`outer` must hold hyper.parameters(); it lacks {', '.join(missing)}")
+    problem: Problem
+    inner: Dynamics
+    inner_steps: int
+    outer: torch.optim.Optimizer
+    objective: Objective
+    risk_estimator: Estimator
+    path_estimator: Estimator
+    chains: int = 1
+    restart: bool = False
+    online: bool = False
+    seed: int = 0
+    initial: Initial | None = None
+    path_stride: int = 1
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.problem, Problem):
+            raise SettingError(f"`problem` must be a Problem, got {type(self.problem).__name__}")
+        for name in ("inner_steps", "chains", "path_stride"):
+            check_count(name, getattr(self, name))
+        for name in ("restart", "online"):
+            check_flag(name, getattr(self, name))
+        check_seed("seed", self.seed)
+        check_type("objective", self.objective, Objective, "PACBayes(...) or another objective")
+        if self.initial is not None and not callable(self.initial):
+            raise SettingError(f"`initial` must be a function of a torch.Generator or None, got {shown(self.initial)}")
+        self.objective.check(self.problem)
+        self._check_outer()
+        self._check_estimators()
 
-def _check_estimators(tuner: Tuner) -> None:
-    count = sum(value.numel() for value in tuner.problem.hyperparameters().values())
-    roles = {"hypergradient": tuner.risk_estimator, "path_hypergradient": tuner.path_estimator}
-    for role, estimator in roles.items():
-        if not isinstance(estimator, Estimator):
-            raise SettingError(f"`{role}` must be an estimator such as Truncated(1), got {shown(estimator)}")
-        estimator.check(role=role, inner_steps=tuner.inner_steps, dynamics=tuner.inner, count=count)
-    if tuner.objective.has_path and not tuner.path_estimator.for_path:
-        raise SettingError(
-            f"`path_hypergradient={tuner.path_estimator}` cannot differentiate the regularizer; "
-            "use Truncated, Windowed or ForwardMode"
-        )
-    if tuner.online and tuner.objective.has_path and not tuner.path_estimator.online:
-        raise SettingError(
-            f"`path_hypergradient={tuner.path_estimator}` is not known at every step, which online=True needs; "
-            "use Truncated or ForwardMode"
-        )
-    if not tuner.inner.differentiable and tuner.problem.has_learning_rates:
-        raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
+    @property
+    def chooses_zeta(self) -> bool:
+        """True if `fit` chooses ζ by cross-validation."""
+        return self.objective.zeta == "auto" or isinstance(self.objective.zeta, AutoZeta)
+
+    @property
+    def zeta(self) -> float:
+        """ζ as a number."""
+        if self.chooses_zeta:
+            raise SettingError('`zeta="auto"` is chosen by `fit`; for a single round pass a number or "theory"')
+        if self.objective.zeta == "theory":
+            return self.objective.theory_zeta(self.inner.learning_rate(0), self.beta)
+        return float(self.objective.zeta)  # type: ignore[arg-type]
+
+    @property
+    def beta(self) -> float:
+        """β = τ/n, where n is the size of the sample in the bound; 1 if the dynamics has no temperature."""
+        tau = self.inner.inverse_temperature_or_none()
+        source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
+        return 1.0 if tau is None else tau / source.rows
+
+    def _check_outer(self) -> None:
+        if not isinstance(self.outer, torch.optim.Optimizer):
+            raise SettingError(f"`outer` must be a torch.optim optimizer, got {type(self.outer).__name__}")
+        held = {id(p) for group in self.outer.param_groups for p in group["params"]}
+        named = dict(self.problem.hyper.named_parameters())
+        missing = [name for name in self.problem.hyperparameters() if id(named[name]) not in held]
+        if missing:
+            raise SettingError(f"`outer` must hold hyper.parameters(); it lacks {', '.join(missing)}")
+
+    def _check_estimators(self) -> None:
+        count = sum(value.numel() for value in self.problem.hyperparameters().values())
+        roles = {"hypergradient": self.risk_estimator, "path_hypergradient": self.path_estimator}
+        for role, estimator in roles.items():
+            if not isinstance(estimator, Estimator):
+                raise SettingError(f"`{role}` must be an estimator such as Truncated(1), got {shown(estimator)}")
+            estimator.check(role=role, inner_steps=self.inner_steps, dynamics=self.inner, count=count)
+        if self.objective.has_path and not self.path_estimator.for_path:
+            raise SettingError(
+                f"`path_hypergradient={self.path_estimator}` cannot differentiate the regularizer; "
+                "use Truncated, Windowed or ForwardMode"
+            )
+        if self.online and self.objective.has_path and not self.path_estimator.online:
+            raise SettingError(
+                f"`path_hypergradient={self.path_estimator}` is not known at every step, which online=True needs; "
+                "use Truncated or ForwardMode"
+            )
+        if not self.inner.differentiable and self.problem.has_learning_rates:
+            raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")

@@ -1,4 +1,4 @@
-"""Runs in step: what is of one kind is answered together, rounds last, and errors arrive where they were asked for."""
+"""Runs in lockstep: requests of one kind are answered together, rounds last, and errors reach the runs that wait."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Notes(Runner):
     def run(self, requests: Sequence[Any]) -> list[Any]:
         return self._answer("tuned" if requests[0].plan.derivatives else "plain", requests)
 
-    def read(self, readings: Sequence[Any]) -> list[Any]:
-        return self._answer("read", readings)
+    def values(self, requests: Sequence[Any]) -> list[Any]:
+        return self._answer("values", requests)
 
-    def evaluate(self, questions: Sequence[Any]) -> list[Any]:
-        return self._answer("evaluate", questions)
+    def evaluate(self, requests: Sequence[Any]) -> list[Any]:
+        return self._answer("evaluate", requests)
 
-    def move(self, moves: Sequence[Any]) -> list[Any]:
-        return self._answer("move", moves)
+    def take_outer_steps(self, requests: Sequence[Any]) -> list[Any]:
+        return self._answer("outer steps", requests)
 
 
 NOTHING = cast(Any, None)
@@ -65,7 +65,7 @@ def test_runs_of_different_length_meet_at_their_rounds() -> None:
     ends = run_in_lockstep([run(plain=index == 1, seen=seen[index]) for index in range(3)], notes)
     assert ends == ["end"] * 3
     assert seen == [[0, 0], [1, 1], [2, 2]]
-    once = [("move", 3), ("tuned", 3), ("read", 3), ("evaluate", 2)]
+    once = [("outer steps", 3), ("tuned", 3), ("values", 3), ("evaluate", 2)]
     assert notes.groups[:4] == once
     assert [count for kind, count in notes.groups if kind == "tuned"] == [3, 3]
     assert [count for kind, count in notes.groups if kind == "plain"] == [1, 1]
@@ -79,5 +79,5 @@ def test_an_error_arrives_where_it_was_asked_for() -> None:
             return f"caught {error}"
 
     assert run_in_lockstep([careful(), careful()], Notes(fails="tuned")) == ["caught tuned"] * 2
-    with pytest.raises(ArithmeticError, match="read"):
-        run_in_lockstep([run(plain=False, seen=[])], Notes(fails="read"))
+    with pytest.raises(ArithmeticError, match="values"):
+        run_in_lockstep([run(plain=False, seen=[])], Notes(fails="values"))

@@ -1,0 +1,292 @@
+"""The state of a run between rounds: its chains, λ, and the outer step that λ has yet to take."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from pactune.engines.snapshots import ChangeDetector
+from pactune.errors import warn_user
+from pactune.hypergradient.entries import Setting, check_entries
+from pactune.hypergradient.trajectory import Trajectory
+from pactune.interrupts import check_interrupt
+from pactune.objectives import RelativeZeta
+from pactune.parallel import Ranks, check_shards
+from pactune.problem.seen_data import SEEN_DATA
+from pactune.results.result import ObjectiveValue
+from pactune.rounds.chain_states import ChainStates
+from pactune.rounds.inputs import RunInputs, consumes_randomness
+from pactune.rounds.plan import RoundOutcome, RoundPlan
+from pactune.stacking.lockstep import RequestGenerator
+from pactune.stacking.requests import OuterStepRequest, RoundValue, ValueRequest
+from pactune.stacking.runner import Runner
+from pactune.streams import Streams
+from pactune.trees import Params, clone, norm, scale
+from pactune.tuning.settings import TunerSettings
+
+__all__ = ["FinishedRound", "OuterRun", "StartOfRound"]
+
+
+class StartOfRound(NamedTuple):
+    """The state that undoes a round: λ, and the optimizer's state if λ moves inside the round."""
+
+    hyper: Params
+    outer: dict[str, Any] | None
+
+
+class FinishedRound(NamedTuple):
+    """A round that the run has not accepted yet.
+
+    Attributes:
+        chains: the chains at θ_T.
+        outcome: the parts of J with their λ-gradients.
+        plan: the settings of the round, with ζ as a number.
+        value: J, its gradient and the norm of the gradient.
+    """
+
+    chains: ChainStates
+    outcome: RoundOutcome
+    plan: RoundPlan
+    value: RoundValue
+
+    @property
+    def objective(self) -> ObjectiveValue:
+        """J with its parts; raises a `DivergenceError` if one of them is not finite."""
+        return ObjectiveValue.of(self.value, self.plan.zeta)
+
+    @property
+    def concern(self) -> str | None:
+        """A warning of the risk estimator about its gradient, if it has one."""
+        notes = self.outcome.notes
+        return self.plan.risk_estimator.concern(notes, self.value.risk) if notes else None
+
+
+class OuterRun:
+    """One run of the outer loop. It holds the state of the run and moves it from round to round.
+
+    A run goes on from `fit` to `fit`. After a round the gradient waits in `.grad`: λ takes its step at the beginning of
+    the next round, so that θ and the λ that trained it can be kept together.
+
+    Args:
+        settings: the settings of the tuner.
+        ranks: the processes of the run.
+        runner: answers the requests of the run.
+
+    Attributes:
+        start_hyper: λ at the start of the run, which plain training keeps.
+        start_seen: the samples that λ had seen at the start.
+    """
+
+    def __init__(self, settings: TunerSettings, ranks: Ranks, runner: Runner) -> None:
+        self.settings, self.problem, self.ranks, self.runner = settings, settings.problem, ranks, runner
+        self.start_hyper = clone(self.problem.hyperparameters())
+        self.start_seen = SEEN_DATA.samples_of(self.problem.hyper.parameters())
+        self._pending = False
+        self._last: tuple[Params, Params] | None = None
+
+    def share(self, runner: Runner) -> None:
+        """Let a runner that other runs share answer the requests of this run."""
+        self.runner = runner
+
+    def start_from(self, hyper: Params) -> None:
+        """Take λ as the start of the run, as if the tuner had been made with it."""
+        self.start_hyper = clone(hyper)
+
+    # The parts of a round
+
+    @cached_property
+    def inputs(self) -> RunInputs:
+        """Mini-batches, noise and draws of θ_0 as functions of the seed; made after one trial of the losses."""
+        settings, problem = self.settings, self.problem
+        if ChangeDetector().run(problem.try_losses, [problem]):
+            self.runner.engine.mark_stateful(problem)
+        stochastic = consumes_randomness(problem)
+        return RunInputs(problem, settings.inner, Streams(settings.seed), stochastic, settings.initial)
+
+    @cached_property
+    def chains(self) -> ChainStates:
+        """The chains of the tuned run. They start at the model's parameters and buffers of the first use."""
+        params, buffers = clone(self.problem.parameters()), clone(self.problem.buffers())
+        settings = self.settings
+        return ChainStates(self.inputs, settings.chains, settings.restart, params, buffers, ranks=self.ranks)
+
+    @cached_property
+    def plain_chains(self) -> ChainStates:
+        """The chains of plain training, which start where the tuned ones do."""
+        return replace(self.chains, inputs=replace(self.inputs, reader="plain"))
+
+    def plan(self, zeta: float) -> RoundPlan:
+        """Return the settings of a round at ζ."""
+        settings = self.settings
+        objective = settings.objective
+        trajectory = Trajectory(
+            self.problem,
+            settings.inner,
+            objective,
+            self.inputs.stochastic,
+            objective.default_hyper(self.start_hyper) if objective.compares_default else None,
+            ranks=self.ranks,
+        )
+        return RoundPlan(
+            trajectory,
+            settings.inner_steps,
+            zeta,
+            settings.risk_estimator,
+            settings.path_estimator,
+            path_stride=settings.path_stride if objective.has_path else 1,
+        )
+
+    def check(self, zeta: float, **said: Any) -> None:
+        """Check, before the first round, that λ has a gradient and that all ranks do the same.
+
+        Args:
+            zeta: ζ, or any positive number if ζ is not known yet.
+            said: further values that must be equal on all ranks.
+
+        Raises:
+            GradientError: the gradient of a hyperparameter would be identically zero.
+            SettingError: the ranks differ in their settings, their data or their start.
+        """
+        settings = self.settings
+        kinds = settings.objective, settings.risk_estimator, settings.path_estimator
+        setting = Setting(*kinds, settings.inner_steps, settings.restart, zeta, fresh=self.chains.rounds == 0)
+        if unseen := check_entries(self.problem, setting):
+            warn_user(
+                f"the regularizer's gradient is identically zero at path_hypergradient={settings.path_estimator} for "
+                f"{', '.join(unseen)}; only the validation risk tunes them"
+            )
+        check_shards(self.problem, self.ranks.shards, stochastic=self.inputs.stochastic)
+        if self.ranks.count > 1:
+            here = {"λ": self.problem.hyperparameters(), "θ": self.problem.parameters()}
+            self.ranks.check_same({**said, **here, "buffers": self.problem.buffers(), "rounds": self.chains.rounds})
+
+    # Rounds
+
+    def hypergradient(self) -> RequestGenerator[ObjectiveValue]:
+        """Run one round and leave the λ-gradient in `.grad`, for a loop that steps the optimizer itself."""
+        plan = self.plan(self.settings.zeta)
+        SEEN_DATA.begin_fit(self.problem.tensors(), self.problem.sample_ids)
+        yield from self.take_outer_step()
+        with self.ranks.session(), self.problem.training_mode():
+            self.check(plan.zeta)
+            found = yield from self.round(plan)
+        objective = found.objective
+        check_interrupt()
+        self.accept(found)
+        if found.concern:
+            warn_user(found.concern)
+        self.publish(self.chains)
+        check_interrupt()
+        return objective
+
+    def take_outer_step(self) -> RequestGenerator[bool]:
+        """Let λ take the step that the last round of `fit` left, from the λ of that round; return True if it moved."""
+        if self._last is not None:
+            kept, last = self._last
+            present = self.problem.hyperparameters()
+            if all(torch.equal(present[name], kept[name]) for name in present):
+                self.problem.load_hyper(last)
+            self._last = None
+        if not self._pending:
+            return False
+        yield OuterStepRequest(self.settings.outer)
+        self._pending = False
+        self.settings.outer.zero_grad(set_to_none=True)
+        return True
+
+    def round(self, plan: RoundPlan, relative: RelativeZeta | None = None) -> RequestGenerator[FinishedRound]:
+        """Run one round. The run stays at its start until `accept`.
+
+        Args:
+            plan: the settings of the round.
+            relative: ζ in units of ζ*, if it is not a number yet; this round then finds the number.
+        """
+        on_step = (lambda gradient: self._online_step(scale(plan.zeta, gradient))) if self.settings.online else None
+        outcome = yield self.chains.request(plan, self.problem.hyperparameters(), on_step)
+        arrived = self.chains.after(outcome)
+        if relative is not None:
+            plan = replace(plan, zeta=relative.fraction * _balance(outcome))
+        value = yield ValueRequest(self.problem, outcome, plan.zeta)
+        return FinishedRound(arrived, outcome, plan, value)
+
+    def accept(self, found: FinishedRound, *, pending: bool = False) -> None:
+        """Go on from the end of a round and fill `.grad`; `pending` leaves the outer step to the next round."""
+        self.chains.follow(found.chains)
+        self.fill_gradients(found.value.gradient)
+        self._pending = pending
+
+    def start_of_round(self) -> StartOfRound:
+        """Return the state that `undo` needs."""
+        outer = copy.deepcopy(self.settings.outer.state_dict()) if self.settings.online else None
+        return StartOfRound(clone(self.problem.hyperparameters()), outer)
+
+    def undo(self, start: StartOfRound) -> None:
+        """Put the user's modules and the optimizer back to the start of a round that was not accepted."""
+        self.publish(self.chains)
+        self.problem.load_hyper(start.hyper)
+        if start.outer is not None:
+            self.settings.outer.load_state_dict(start.outer)
+
+    # The user's modules
+
+    def publish(self, chains: ChainStates) -> None:
+        """Copy the first chain into the user's model; before the first round, the parameters it will start from."""
+        place = chains.lead or chains
+        self.problem.load(place.params, place.buffers)
+
+    def keep(self, params: Params, buffers: Params, hyper: Params) -> None:
+        """Load the kept step into the user's modules. The next `fit` goes on from the last step, unless λ changes."""
+        self.problem.load(params, buffers)
+        self._last = (hyper, clone(self.problem.hyperparameters()))
+        self.problem.load_hyper(hyper)
+
+    def fill_gradients(self, gradient: Params) -> None:
+        """Copy a λ-gradient into `.grad`."""
+        parameters = self.problem.hyper_leaves()
+        for name, value in gradient.items():
+            parameters[name].grad = value.detach().clone()
+
+    def _online_step(self, gradient: Params) -> None:
+        """Move λ inside a round (Algorithm C.2)."""
+        self.fill_gradients(gradient)
+        self.settings.outer.step()
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that the next outer step depends on. Randomness is a function of the seed."""
+        gradients = {name: p.grad for name, p in self.problem.hyper.named_parameters() if p.grad is not None}
+        return {
+            "hyper": self.problem.hyperparameters(),
+            "start_hyper": self.start_hyper,
+            "outer": self.settings.outer.state_dict(),
+            "pending": gradients if self._pending else None,
+            "last": self._last,
+            "chains": self.chains.state(),
+            "plain_chains": self.plain_chains.state(),
+            "stateful": self.problem in self.runner.engine.stateful,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, whatever happened to this run before."""
+        self.chains.load_state(state["chains"])
+        self.plain_chains.load_state(state["plain_chains"])
+        self.publish(self.chains)
+        self.problem.load_hyper(state["hyper"])
+        self.start_hyper, self._last = state["start_hyper"], state["last"]
+        self.settings.outer.load_state_dict(state["outer"])
+        self.settings.outer.zero_grad(set_to_none=True)
+        self._pending = state["pending"] is not None
+        self.fill_gradients(state["pending"] or {})
+        if state["stateful"]:
+            self.runner.engine.mark_stateful(self.problem)
+
+
+def _balance(outcome: RoundOutcome) -> float:
+    """Return ζ*, at which both gradients of J are equally long."""
+    path = float(norm(outcome.path_gradient)) if outcome.path_gradient else 0.0
+    return float(norm(outcome.risk_gradient)) / path if path > 0 else 0.0
