@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.gradient_check.differences import slope
+from pactune.gradient_check.differences import derivative
 from pactune.trees import Params
 
 ROWS = 300  # many kinks: with seed 2 some lie within the usual step
@@ -107,12 +107,12 @@ def test_a_kink_beside_the_point_is_stepped_around(place: float, jump: float) ->
         return (3 * x).sin() + 0.5 * (x - place).abs() + jump * (x > place)
 
     expected = 3 - 0.5 * math.copysign(1.0, place)
-    assert slope(function, step=2e-5, scale=0.0).value == pytest.approx(expected, rel=1e-6)
+    assert derivative(function, step=2e-5, scale=0.0).value == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("function", [torch.abs, torch.relu, torch.sign, lambda x: x.abs().sqrt()])
 def test_a_kink_at_the_point_has_no_derivative(function: Callable[[Tensor], Tensor]) -> None:
-    found = slope(lambda s: 1 + function(torch.tensor(s, dtype=torch.float64)), step=2e-5, scale=0.0)
+    found = derivative(lambda s: 1 + function(torch.tensor(s, dtype=torch.float64)), step=2e-5, scale=0.0)
     assert math.isnan(found.value)
 
 

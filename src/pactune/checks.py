@@ -1,7 +1,7 @@
-"""The checks of single arguments that all public functions share.
+"""Checks of single arguments, for all public functions.
 
 Each function raises a `SettingError` that names the argument, its rule and the value. A number is an `int` or a
-`float` here; True, False, texts and tensors are none.
+`float`; True, False, texts and tensors are not accepted as numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rule(NamedTuple):
 
     Attributes:
         words: completes "`name` must be …".
-        holds: tells whether a number keeps the rule; it never meets a value that is no number.
+        holds: returns True if a number keeps the rule; it is called with numbers only.
     """
 
     words: str
@@ -55,7 +55,7 @@ BELOW_ONE = Rule("in [0, 1)", lambda value: 0 <= value < 1)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number that fits into 64 bits; NaN and infinities are numbers too.
+    """Return True if a value is a number that fits into 64 bits; NaN and infinities are numbers too.
 
     >>> is_number(0.5), is_number(True), is_number("0.5"), is_number(10**400)
     (True, False, False, False)
@@ -69,11 +69,11 @@ def check_number(name: str, value: object, rule: Rule, *, none: str = "", hint: 
     """Raise unless a value is a number that keeps a rule.
 
     Args:
-        name: the argument.
-        value: what was given.
+        name: the name of the argument.
+        value: its value.
         rule: the rule.
-        none: what None stands for; empty where None is not allowed.
-        hint: a remedy, to end the message.
+        none: the meaning of None, for the message; empty if None is not allowed.
+        hint: a remedy, for the end of the message.
     """
     if none and value is None:
         return
@@ -88,11 +88,11 @@ def check_count(name: str, value: object, least: int = 1, *, none: str = "", wor
     """Raise unless a value is a whole number of at least `least`.
 
     Args:
-        name: the argument.
-        value: what was given.
+        name: the name of the argument.
+        value: its value.
         least: the smallest number allowed.
-        none: what None stands for; empty where None is not allowed.
-        words: other words for "a whole number ≥ …".
+        none: the meaning of None, for the message; empty if None is not allowed.
+        words: the rule in words, in place of "a whole number ≥ …".
     """
     if none and value is None:
         return
@@ -110,27 +110,27 @@ def check_seed(name: str, value: object) -> None:
 
 
 def check_flag(name: str, value: object, *, none: str = "") -> None:
-    """Raise unless a value is True or False; `none` says what None stands for where it is allowed."""
+    """Raise unless a value is True or False; a non-empty `none` allows None and gives its meaning."""
     if not isinstance(value, bool) and not (none and value is None):
         other = f", or None {none}" if none else ""
         raise SettingError(f"`{name}` must be True or False{other}, got {shown(value)}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
-    """Raise unless a value is one of some words."""
+    """Raise unless a value is one of `choices`."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         listed = [repr(choice) if choice is None else f'"{choice}"' for choice in choices]
         raise SettingError(f"`{name}` must be {', '.join(listed[:-1])} or {listed[-1]}, got {shown(value)}")
 
 
 def check_type(name: str, value: object, kind: type[Any] | tuple[type[Any], ...], words: str) -> None:
-    """Raise unless a value is an instance; `words` completes "`name` must be …"."""
+    """Raise unless a value is an instance of `kind`; `words` completes "`name` must be …"."""
     if not isinstance(value, kind):
         raise SettingError(f"`{name}` must be {words}, got {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it, on one line and not too long.
+    """Return a value as text for a message: on one line and not too long.
 
     >>> shown(0.5), shown("a"), shown(10**400)
     ('0.5', "'a'", 'a whole number of 1329 bits')
@@ -144,6 +144,6 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} of shape {tuple(shape)}"
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # the value may be of any class, and its repr may fail
+    except Exception:  # the `repr` of a user's class may raise anything
         return f"a {type(value).__name__}"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

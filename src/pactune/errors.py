@@ -29,14 +29,14 @@ class SettingError(PactuneError, ValueError):
 
 
 class DataError(PactuneError, ValueError):
-    """Data that cannot be used: empty, of unknown type, or of shapes, types or devices that do not fit."""
+    """The data cannot be used: they are empty, of unknown type, or their shapes, types or devices do not fit."""
 
 
 class CertificateError(PactuneError, ValueError):
-    """A certificate that its theorem does not cover, so that no number is given.
+    """The theorem of a certificate does not apply, so there is no bound.
 
     Attributes:
-        conditions: every condition that is not met, in words.
+        conditions: every broken condition, in words.
     """
 
     def __init__(self, conditions: list[str]) -> None:
@@ -45,11 +45,11 @@ class CertificateError(PactuneError, ValueError):
 
 
 class GradientError(PactuneError, RuntimeError):
-    """A gradient that the chosen estimator cannot give, or that is identically zero."""
+    """The chosen estimator cannot compute a gradient, or the gradient is identically zero."""
 
 
 class RunFolderError(PactuneError, RuntimeError):
-    """A run folder that cannot be used: of another run or version, damaged, in use, or on a full disk."""
+    """A run folder cannot be used: it belongs to another run or version, is damaged or in use, or the disk is full."""
 
 
 class RankError(PactuneError, RuntimeError):
@@ -57,10 +57,10 @@ class RankError(PactuneError, RuntimeError):
 
 
 class DivergenceError(PactuneError, ArithmeticError):
-    """Training or the objective left the finite numbers.
+    """Parameters or the objective are not finite.
 
     Attributes:
-        result: what had been found until then, `history` included; its status is "diverged".
+        result: the `Result` up to the divergence, `history` included; its status is "diverged".
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -69,7 +69,7 @@ class DivergenceError(PactuneError, ArithmeticError):
 
 
 def warn_user(message: str) -> None:
-    """Warn at the line of the user's that called into pactune."""
+    """Issue a warning that points to the line of the user's code that called pactune."""
     home = str(Path(__file__).parent)
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(home):

@@ -1,4 +1,4 @@
-"""Ctrl-C while a run goes on: it waits for a moment at which nothing is half done.
+"""Defer Ctrl-C during a run to a moment at which the state is consistent.
 
 Python raises `KeyboardInterrupt` between any two instructions, also after the chains have moved and before their row is
 written. Inside `deferred_interrupts` the first Ctrl-C only sets a flag. The loops over inner steps, mini-batches and
@@ -16,13 +16,13 @@ from types import FrameType
 __all__ = ["check_interrupt", "deferred_interrupts", "immediate_interrupts", "take_interrupt"]
 
 
-class _Waiting:
-    """The one Ctrl-C that waits in this process.
+class _Deferral:
+    """The state of the deferred Ctrl-C of this process.
 
     Attributes:
-        active: whether a run defers Ctrl-C.
-        immediate: whether code of the user runs, which Ctrl-C interrupts at once.
-        received: whether Ctrl-C has come.
+        active: True while a run defers Ctrl-C.
+        immediate: True while code of the user runs, which Ctrl-C interrupts at once.
+        received: True after Ctrl-C, until it is raised.
     """
 
     active = False
@@ -36,49 +36,49 @@ class _Waiting:
         self.received = True
 
 
-_waiting = _Waiting()
+_deferral = _Deferral()
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Let the first Ctrl-C wait for `check_interrupt`.
+    """Defer the first Ctrl-C to the next `check_interrupt`.
 
-    Nothing changes outside of the main thread, inside another such block, or where the caller has a handler of their
-    own for SIGINT.
+    The block has no effect outside of the main thread, inside another such block, or if the caller has installed a
+    handler for SIGINT.
     """
     main = threading.current_thread() is threading.main_thread()
-    if not main or _waiting.active or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if not main or _deferral.active or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    _waiting.active, _waiting.received = True, False
-    signal.signal(signal.SIGINT, _waiting.handle)
+    _deferral.active, _deferral.received = True, False
+    signal.signal(signal.SIGINT, _deferral.handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _waiting.active = False
+        _deferral.active = False
 
 
 @contextmanager
 def immediate_interrupts() -> Iterator[None]:
-    """Let Ctrl-C interrupt the code of a user, such as a listener, at once."""
+    """Let Ctrl-C interrupt the code of a user, such as a callback, at once."""
     check_interrupt()
-    before, _waiting.immediate = _waiting.immediate, True
+    before, _deferral.immediate = _deferral.immediate, True
     try:
         yield
     finally:
-        _waiting.immediate = before
+        _deferral.immediate = before
 
 
 def check_interrupt() -> None:
-    """Raise the Ctrl-C that waits, if there is one."""
-    if _waiting.received and take_interrupt():
+    """Raise a deferred Ctrl-C, if there is one."""
+    if _deferral.received and take_interrupt():
         raise KeyboardInterrupt
 
 
 def take_interrupt() -> bool:
-    """Return whether a Ctrl-C waits for the main thread, which receives signals, and forget it."""
+    """Return True if a Ctrl-C is deferred, and clear it. Only the main thread receives signals."""
     if threading.current_thread() is not threading.main_thread():
         return False
-    received, _waiting.received = _waiting.received, False
+    received, _deferral.received = _deferral.received, False
     return received

@@ -1,4 +1,4 @@
-"""Randomness as a function of (seed, what, when): no global seed is touched and any draw can be repeated.
+"""Randomness as a function of a seed and a path: no global seed is touched and any draw can be repeated.
 
 A draw belongs to a path such as `("noise", chain, step)`. Its generator is seeded from a hash of the seed and the path,
 so a step can be replayed, two chains never share noise, and a resumed run needs no generator state.
@@ -40,14 +40,14 @@ class Streams:
 
 
 GLOBAL_STATE = threading.RLock()
-"""Held while torch's global generators or backend flags are set: they belong to the process and not to a thread."""
+"""A lock to hold while torch's global generators or backend flags are changed, since all threads share them."""
 
 
 @contextmanager
 def forked_rng(device: torch.device) -> Iterator[None]:
-    """Put the global generators back on exit, so that a stochastic forward leaves no trace.
+    """Restore the global generators on exit, so that a stochastic forward does not change them.
 
-    Threads take turns: dropout draws from a generator that they all share.
+    Only one thread at a time enters, since all threads share the generator that dropout draws from.
     """
     devices = [device] if device.type == "cuda" else []
     with GLOBAL_STATE, torch.random.fork_rng(devices=devices):
@@ -55,7 +55,7 @@ def forked_rng(device: torch.device) -> Iterator[None]:
 
 
 def seed_forward(device: torch.device, key: int) -> None:
-    """Seed the generators that dropout and the like draw from; call it inside `forked_rng` only."""
+    """Seed the global generators, from which dropout draws; call it inside `forked_rng` only."""
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(key)

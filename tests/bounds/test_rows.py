@@ -195,7 +195,7 @@ def test_rows_that_do_not_change_are_recognised_in_any_container() -> None:
 
 
 def test_a_mark_without_its_data_still_knows_its_rows() -> None:
-    train, fresh = DataMark("train", drawn(4)).light(), DataMark("fresh", drawn(4, 1))
+    train, fresh = DataMark("train", drawn(4)).without_data(), DataMark("fresh", drawn(4, 1))
     assert train.source is None
     assert train.shared(fresh) == 0
     assert train.shared(DataMark("again", drawn(4))) == ROWS

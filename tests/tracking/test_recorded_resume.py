@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import pactune as pt
 from pactune.engines import Traced
 from pactune.tracking.checkpoint import list_checkpoints, step_of
-from pactune.tracking.recorder import Pace
+from pactune.tracking.recorder import CheckpointSchedule
 
 
 def build(seed: int, *, chains: int = 1, inner: Any = None, engine: Any = "auto", **settings: Any) -> pt.Tuner:
@@ -135,15 +135,15 @@ def test_a_loss_that_changed_is_not_recorded_after_a_resume(tmp_path: Path) -> N
     assert whole.equals(resumed)
 
 
-def test_runs_that_share_a_pace_write_checkpoints_of_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_share_a_schedule_write_checkpoints_of_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    pace, written = Pace(), dict[int, list[int]]()
+    schedule, written = CheckpointSchedule(), dict[int, list[int]]()
     for step in range(12):
         for run in range(3):
-            if pace.is_due(step):
+            if schedule.is_due(step):
                 written.setdefault(step, []).append(run)
-                with pace.timed():
+                with schedule.timed():
                     now[0] += 2.0  # a slow disk
         now[0] += 100.0
     assert all(runs == [0, 1, 2] for runs in written.values())

@@ -1,4 +1,9 @@
-"""Bounds on the out-of-sample risk: pure functions on numbers, and certificates that say what they rest on."""
+"""Bounds on the out-of-sample risk: pure functions of numbers, and certificates that list their assumptions.
+
+A claim (`HoldOut`, `TrainSide`, `ValidationSide`) checks the conditions of its theorem and measures what the theorem
+needs; `certify` turns it into a `Certificate`. A new bound belongs in `pac_bayes`, a new kind of certificate is a new
+`Claim`.
+"""
 
 from pactune.bounds.certificate import Certificate, Claim, Evidence, certify
 from pactune.bounds.claims import HoldOut, TrainSide, ValidationSide

@@ -1,4 +1,4 @@
-"""`certify`: a number that bounds the risk, with everything it rests on; or a refusal that says what is missing."""
+"""`certify` returns a bound on the risk with its assumptions, or raises an error that lists the broken conditions."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ BELOW_ONE = math.nextafter(1.0, 0.0)  # a confidence of 1 − δ is never 1, how
 class Certificate:
     """With probability at least `confidence` over the sample and the draws, the risk is at most `value`.
 
-    Printed as text, the value is rounded up and the confidence down, so that the text is true as it stands.
+    In the text, the value is rounded up and the confidence down, so that the text is a true statement.
 
     Attributes:
         value: the bound, in the units of the loss.
-        confidence: 1 − δ, δ shared over the whole grid that was declared.
+        confidence: 1 − δ, where δ is shared over the whole declared grid.
         empirical: the mean loss on the bound sample, in the units of the loss.
         kl: the mean log-ratio of posterior to prior along the kept paths, in nats; 0 for a hold-out.
-        n: the rows of the bound sample.
+        n: the number of rows of the bound sample.
         mode: "hold-out", "train side" or "validation side".
-        assumptions: what the number rests on and nobody checked.
-        provenance: which data touched what; what was checked.
-        loss: what the value is about.
-        largest: the largest value of that loss.
-        models: M, how many models it is about: it bounds the mean of their risks, that is, the risk of one of them
+        assumptions: the assumptions that could not be checked.
+        provenance: which samples touched the model, λ and the prior; this was checked.
+        loss: the name of the loss.
+        largest: the largest value of the loss.
+        models: M, the number of models. The value bounds the mean of their risks, that is, the risk of one of them
             chosen at random.
-        grid: how many certificates share δ.
+        grid: the number of certificates that share δ.
     """
 
     value: float
@@ -56,17 +56,17 @@ class Certificate:
 
     @property
     def vacuous(self) -> bool:
-        """Whether it says no more than that the loss is at most its largest value."""
+        """True if the value is not below the largest value of the loss."""
         return self.value >= self.largest
 
     def describe(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return all attributes as plain data."""
         numbers = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "provenance"}
         return {**numbers, "assumptions": list(self.assumptions), "provenance": self.provenance.describe()}
 
     @property
     def _probability(self) -> str:
-        """The confidence as text; one unit in the last place is allowed for the rounding of 1 − δ itself."""
+        """The confidence as text. One unit in the last place is added, since 1 − δ may have been rounded down."""
         return round_down(min(self.confidence + math.ulp(self.confidence), 1 - 1e-12), 12)
 
     def __str__(self) -> str:
@@ -83,12 +83,12 @@ class Certificate:
 
 
 class Evidence(NamedTuple):
-    """What a claim measured.
+    """The numbers of a claim that enter the bound.
 
     Attributes:
         empirical: mean loss on the bound sample, scaled to [0, 1].
-        log_ratio: mean log dQ/dP of the kept paths, None for a hold-out.
-        n: rows of the bound sample.
+        log_ratio: mean log dQ/dP of the kept paths; None for a hold-out.
+        n: number of rows of the bound sample.
         models: M.
     """
 
@@ -99,7 +99,7 @@ class Evidence(NamedTuple):
 
 
 class Claim(ABC):
-    """What is to be certified. Settings only; `measure` does the work."""
+    """A statement to certify. It holds settings; `measure` runs the models."""
 
     mode: str
     loss: Any
@@ -107,27 +107,28 @@ class Claim(ABC):
 
     @abstractmethod
     def broken(self) -> list[str]:
-        """Return every condition of the theorem that is not met, in words; none when all is well."""
+        """Return a sentence for every broken condition of the theorem; an empty list if all conditions hold."""
 
     @abstractmethod
     def measure(self) -> Evidence:
-        """Return what the theorem needs."""
+        """Return the numbers that enter the bound."""
 
     @abstractmethod
     def assumptions(self) -> list[str]:
-        """Return what nobody can check."""
+        """Return the assumptions that cannot be checked."""
 
 
 def certify(claim: Claim, *, delta: float = 0.05, grid: int = 1) -> Certificate:
-    """Return a certificate, or refuse with every condition that is not met.
+    """Return a certificate, or raise an error with every broken condition.
 
     Args:
         claim: `bounds.HoldOut`, `bounds.TrainSide` or `bounds.ValidationSide`.
         delta: δ of the whole grid.
-        grid: how many claims were declared before looking at any of them. The best of them may be reported.
+        grid: the number of claims that were declared before the result of any was known. The best of them may be
+            reported.
 
     Raises:
-        CertificateError: a condition of the theorem is not met; no number is given.
+        CertificateError: a condition of the theorem does not hold, so that there is no bound.
 
     Example:
         >>> import torch
@@ -148,14 +149,14 @@ def certify(claim: Claim, *, delta: float = 0.05, grid: int = 1) -> Certificate:
 
 
 def _about(loss: Any) -> list[str]:
-    """Return what is taken from the author of a loss that is not the library's own."""
+    """Return the assumption about a loss that the user wrote."""
     if type(loss).__module__.startswith("pactune.bounds"):
         return []
     return [f"the loss is between 0 and {loss.largest:g} on every row, on rows that are not in the sample too"]
 
 
 def issue(claim: Claim, evidence: Evidence, *, delta: float, grid: int) -> Certificate:
-    """Turn evidence into a certificate; the conditions must have been checked."""
+    """Return the certificate of a claim whose conditions were checked."""
     share, largest = delta / grid, claim.loss.largest
     if evidence.log_ratio is None:
         value = hold_out(evidence.empirical, evidence.n, share)

@@ -1,4 +1,4 @@
-"""What can be certified: a model on fresh data, or Langevin chains against a prior that has not seen the sample."""
+"""The claims: a model on fresh data, or Langevin chains compared with a prior that is independent of the sample."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pactune.bounds.certificate import Claim, Evidence
 from pactune.bounds.conditions import drift_conditions, overlap, prepared, repeats, unknown, unstated
 from pactune.bounds.coupled_langevin import CoupledChains, Drifts, Paths, run_coupled
 from pactune.bounds.drifts import train_side, validation_side
-from pactune.bounds.given_parts import given_parts
 from pactune.bounds.losses import BoundedLoss, ZeroOne, mean_losses, row_losses
 from pactune.bounds.pac_bayes import LEAST_ROWS
 from pactune.bounds.scores import check_single_rows
+from pactune.bounds.untrained_parts import untrained_parts
 from pactune.dynamics import Langevin
 from pactune.errors import SettingError
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source, as_source
-from pactune.problem.ledger import LEDGER
 from pactune.problem.losses import inputs_and_target
 from pactune.problem.modules import mode
 from pactune.problem.provenance import DataMark, Provenance
+from pactune.problem.seen_data import SEEN_DATA
 from pactune.rounds.inputs import Initial, RunInputs
 from pactune.streams import Streams
 from pactune.trees import Params, clone
@@ -41,14 +41,14 @@ ROUNDING = "floating-point rounding and the pseudo-random generator are taken fo
 
 @dataclass(frozen=True)
 class HoldOut(Claim):
-    """A finished model on rows that nothing has seen: kl⁻¹(R̂, log(1/δ)/n). The tightest, where such rows exist.
+    """A finished model on fresh rows: kl⁻¹(R̂, log(1/δ)/n). It gives the tightest bound if you have such rows.
 
     Args:
         model: any classifier.
-        sample: the fresh rows, tensors or a `Dataset`, or a `DataMark`.
-        provenance: what touched "model" and "hyper", as `Result.provenance` says it; and "features" where the model has
-            parts that training does not change.
-        loss: what is bounded.
+        sample: the fresh rows, as tensors, a `Dataset` or a `DataMark`.
+        provenance: the samples that touched "model" and "hyper", for instance `Result.provenance`; also "features" if
+            the model has parts that training does not change.
+        loss: the loss to bound.
     """
 
     model: nn.Module
@@ -59,9 +59,9 @@ class HoldOut(Claim):
     mode = "hold-out"
 
     def broken(self) -> list[str]:
-        """Return the conditions that are not met."""
-        found = unknown(self.provenance, "model", "hyper") + unstated(self.provenance, given_parts(self.model))
-        recorded = LEDGER.seen([*self.model.parameters(), *self.model.buffers()])
+        """Return the broken conditions."""
+        found = unknown(self.provenance, "model", "hyper") + unstated(self.provenance, untrained_parts(self.model))
+        recorded = SEEN_DATA.samples_of([*self.model.parameters(), *self.model.buffers()])
         provenance = self.provenance.touch("model", *recorded)
         for thing in ("model", "hyper", "features"):
             words = provenance.touches(thing, self._mark)
@@ -85,7 +85,7 @@ class HoldOut(Claim):
         return self.model(*inputs)
 
     def assumptions(self) -> list[str]:
-        """Return what nobody can check."""
+        """Return the assumptions that cannot be checked."""
         shown = [SHOWN] if self.provenance.touches("report", self._mark) else []
         chosen = "nothing was chosen by looking at these rows, by hand either"
         return [INDEPENDENT, chosen, prepared(self.provenance), *shown]
@@ -99,9 +99,9 @@ class HoldOut(Claim):
 
 @dataclass(frozen=True)
 class _PathClaim(Claim):
-    """Langevin chains of the problem's model; M of them are kept and certified together.
+    """M Langevin chains of the problem's model, which are certified together.
 
-    The chains are run here, whatever trained the user's own model: the certificate is about these M models.
+    The claim runs the chains itself. The certificate is about these M models, not about the user's trained model.
     """
 
     problem: Problem
@@ -128,16 +128,16 @@ class _PathClaim(Claim):
     def start(self) -> Params:
         """Return θ_0 ~ P_0 of every chain. Shapes (M, ...).
 
-        The draws are independent of those of a tuner with the same seed, which had a part in λ.
+        The draws are independent of those of a tuner with the same seed, since λ depends on the tuner's draws.
         """
-        drawn = [self._drawn(chain) for chain in range(self.models)]
+        drawn = [self._draw_start(chain) for chain in range(self.models)]
         return {name: torch.stack([params[name] for params in drawn]) for name in drawn[0]}
 
-    def _drawn(self, chain: int = 0) -> Params:
+    def _draw_start(self, chain: int = 0) -> Params:
         """Return θ_0 of one chain."""
         streams = Streams(Streams(self.seed).key("certificate start"))
-        world = RunInputs(self.problem, Langevin(1.0, 1.0), streams, stochastic=False, initial=self.initial)
-        return world.draw(0, chain)
+        inputs = RunInputs(self.problem, Langevin(1.0, 1.0), streams, stochastic=False, initial=self.initial)
+        return inputs.draw(0, chain)
 
     def paths(self) -> Paths:
         """Run the chains."""
@@ -148,7 +148,7 @@ class _PathClaim(Claim):
         return self.evidence(self.paths())
 
     def evidence(self, paths: Paths) -> Evidence:
-        """Return the evidence of paths that were run."""
+        """Return the evidence of finished paths."""
         losses = self.losses(paths, self.sample.source)
         return Evidence(float(losses.mean()), float(paths.log_ratios.mean()), self.sample.size, len(losses))
 
@@ -157,11 +157,11 @@ class _PathClaim(Claim):
         return mean_losses(self.problem, paths.params, source, self.loss)
 
     def assumptions(self) -> list[str]:
-        """Return what nobody can check."""
+        """Return the assumptions that cannot be checked."""
         return [INDEPENDENT, ONE_CHOICE, ONE_DRAW, ROUNDING, prepared(self.provenance)]
 
     def broken(self) -> list[str]:
-        """Return the conditions that are not met."""
+        """Return the broken conditions."""
         found = [] if self.sample.size >= LEAST_ROWS else [f"enough rows: the bound sample has {self.sample.size} < 8"]
         found += repeats(self.sample) + overlap(*self.problem.sample_ids)
         if self.problem.has_learning_rates:
@@ -173,16 +173,16 @@ class _PathClaim(Claim):
         found += drift_conditions(self.problem)
         if self.initial is not None:
             found += unknown(self.provenance, "initial")
-        parts = given_parts(self.problem.model, drawn=self.initial is None)
+        parts = untrained_parts(self.problem.model, drawn=self.initial is None)
         found += unstated(self.provenance, parts)
-        found += self._dependent("initial", "distribution of θ_0", () if found else self._drawn().values())
+        found += self._dependent("initial", "distribution of θ_0", () if found else self._draw_start().values())
         model = self.problem.model
         fixed = [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
         return found + self._dependent("features", "preparation of the features", fixed)
 
     def _dependent(self, thing: str, words: str, values: Iterable[Tensor]) -> list[str]:
-        """Return how a part of the prior has seen the bound sample, by what is stated and by what its values are."""
-        touches = self.provenance.touch(thing, *LEDGER.seen(values)).touches(thing, self.sample)
+        """Return a sentence for every record, of the user or of `SEEN_DATA`, that a part has seen the bound sample."""
+        touches = self.provenance.touch(thing, *SEEN_DATA.samples_of(values)).touches(thing, self.sample)
         return [f"independent prior: the {words} has seen the bound sample, since {how}" for how in touches]
 
 
@@ -193,13 +193,13 @@ class TrainSide(_PathClaim):
     Args:
         problem: model, λ (of the posterior) and the two samples.
         chain: η, τ and T of both chains.
-        provenance: what touched "prior hyper" (λ of the prior), and "initial" where `initial` is given.
+        provenance: the samples that touched "prior hyper" (λ of the prior), and "initial" if `initial` is given.
         models: M.
-        seed: of θ_0 and the noise.
-        initial: P_0; it may have seen S_V. None draws by the modules' `reset_parameters`.
-        loss: what is bounded.
-        union: let the posterior train on S_T ∪ S_V, which is more accurate and nearer to the prior.
-        prior_hyper: λ of the prior, chosen without S_T; None takes the problem's.
+        seed: the seed of θ_0 and the noise.
+        initial: P_0; it may have seen S_V. None draws with the modules' `reset_parameters`.
+        loss: the loss to bound.
+        union: train the posterior on S_T ∪ S_V, which is more accurate and nearer to the prior.
+        prior_hyper: λ of the prior, chosen without S_T; None takes the problem's λ.
     """
 
     union: bool = True
@@ -219,7 +219,7 @@ class TrainSide(_PathClaim):
         return train_side(self.problem, prior_hyper=prior, posterior_hyper=tuned, union=self.union)
 
     def broken(self) -> list[str]:
-        """Return the conditions that are not met."""
+        """Return the broken conditions."""
         found = super().broken() + unknown(self.provenance, "prior hyper")
         values = self.problem.hyper_leaves() if self.prior_hyper is None else self.prior_hyper
         return found + self._dependent("prior hyper", "λ of the prior", values.values())
@@ -229,16 +229,16 @@ class TrainSide(_PathClaim):
 class ValidationSide(_PathClaim):
     """Bound sample S_V, on which λ was tuned. Both chains are on S_T: the prior's under λ0, the posterior's under λ*.
 
-    Training and validation data may differ in distribution; the number is about that of S_V.
+    Training and validation data may have different distributions; the bound is about that of S_V.
 
     Args:
         problem: model, the tuned λ* and the two samples.
         chain: η, τ and T of both chains.
-        provenance: what touched "default hyper", and "initial" where `initial` is given; a `Result` has it.
+        provenance: the samples that touched "default hyper", and "initial" if `initial` is given; `Result.provenance`.
         models: M.
-        seed: of θ_0 and the noise.
-        initial: P_0; it may have seen S_T. None draws by the modules' `reset_parameters`.
-        loss: what is bounded.
+        seed: the seed of θ_0 and the noise.
+        initial: P_0; it may have seen S_T. None draws with the modules' `reset_parameters`.
+        loss: the loss to bound.
         default_hyper: λ0, chosen without S_V; `tuner.start_hyper`.
     """
 
@@ -257,7 +257,7 @@ class ValidationSide(_PathClaim):
         return validation_side(self.problem, default_hyper=self.default_hyper, tuned_hyper=tuned)
 
     def broken(self) -> list[str]:
-        """Return the conditions that are not met."""
+        """Return the broken conditions."""
         missing = [name for name in self.problem.hyperparameters() if name not in self.default_hyper]
         found = [f"known λ0: `default_hyper` lacks {', '.join(missing)}"] if missing else []
         found += super().broken() + unknown(self.provenance, "default hyper")

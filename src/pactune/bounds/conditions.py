@@ -1,4 +1,4 @@
-"""Conditions that several claims share. Each function returns, in words, what is not met; nothing when all is well."""
+"""Conditions that several claims share. Each function returns a sentence for every broken condition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["drift_conditions", "overlap", "prepared", "repeats", "unknown", "uns
 
 
 def unknown(provenance: Provenance, *things: str) -> list[str]:
-    """Return the things of which nobody recorded what touched them."""
+    """Require a record of the samples that touched these things."""
     return [
         f"known provenance: it is not recorded what touched the {thing}; say so with Provenance().touch({thing!r}, ...)"
         for thing in things
@@ -22,7 +22,7 @@ def unknown(provenance: Provenance, *things: str) -> list[str]:
 
 
 def unstated(provenance: Provenance, parts: list[str]) -> list[str]:
-    """Return what has to be said about the parts of a model that were there before, if there are any."""
+    """Require a record of the samples that touched the untrained parts of a model, if it has any."""
     if not parts or provenance.knows("features"):
         return []
     return [
@@ -32,14 +32,14 @@ def unstated(provenance: Provenance, parts: list[str]) -> list[str]:
 
 
 def prepared(provenance: Provenance) -> str:
-    """Return the assumption about the inputs and the given parts of the model."""
+    """Return the assumption about the inputs and the untrained parts of the model."""
     saw = ", ".join(mark.describe() for mark in provenance.touched.get("features", ()))
     word = "as was stated" if provenance.knows("features") else "which nobody stated"
     return f"the inputs and the given parts of the model were prepared with {saw or 'none of the samples'}, {word}"
 
 
 def repeats(sample: DataMark) -> list[str]:
-    """Return why the rows of a sample are not independent, as far as it shows."""
+    """Require that no row of a sample is repeated, since equal rows are not independent."""
     try:
         count = sample.repeated()
     except DataError as error:
@@ -53,7 +53,7 @@ def repeats(sample: DataMark) -> list[str]:
 
 
 def overlap(train: DataMark, valid: DataMark) -> list[str]:
-    """Return that training and validation sample share rows, if they do or if it cannot be told."""
+    """Require that training and validation sample share no row."""
     try:
         shared = train.shared(valid)
     except DataError as error:
@@ -62,7 +62,7 @@ def overlap(train: DataMark, valid: DataMark) -> list[str]:
 
 
 def drift_conditions(problem: Problem) -> list[str]:
-    """Return why the drift is not a function of θ, if so."""
+    """Require that the drift is a function of θ: no running statistics and no random draws."""
     norms = [
         name
         for name, module in problem.model.named_modules()

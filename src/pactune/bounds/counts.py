@@ -1,4 +1,4 @@
-"""A hold-out certificate from counts alone, for a model that is somewhere else."""
+"""A hold-out certificate from counts, for a model that is not available here."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["CountedHoldOut"]
 
 @dataclass(frozen=True)
 class CountedHoldOut(Claim):
-    """A number of errors on a number of rows; that the rows were fresh has to be stated.
+    """A number of errors on a number of rows. The user must state that the rows were fresh.
 
     Args:
         evidence: the mean loss, without a log-ratio.
-        fresh: somebody states that nothing has seen the rows or been chosen by them.
-        loss: what was counted.
+        fresh: the user's statement that no training and no choice used the rows.
+        loss: the loss that was counted.
     """
 
     evidence: Evidence
@@ -36,7 +36,7 @@ class CountedHoldOut(Claim):
         check_type("provenance", self.provenance, Provenance, "a Provenance")
 
     def broken(self) -> list[str]:
-        """Return the conditions that are not met."""
+        """Return the broken conditions."""
         if self.fresh:
             return []
         return [
@@ -44,11 +44,11 @@ class CountedHoldOut(Claim):
         ]
 
     def measure(self) -> Evidence:
-        """Return what was counted."""
+        """Return the counts."""
         return self.evidence
 
     def assumptions(self) -> list[str]:
-        """Return what nobody can check."""
+        """Return the assumptions that cannot be checked."""
         return [
             "the rows are independent draws from the distribution that the number is about",
             "the rows were fresh: nothing has seen them or been chosen by them, as was stated",

@@ -1,7 +1,7 @@
-"""Langevin chains beside a prior: M posterior chains at once, with what their exact log-ratio to the prior needs.
+"""Run M posterior Langevin chains at once and compute their exact log-ratio to the prior.
 
-The posterior chain moves by its own drift g^Q and noise ξ_t. At every θ_t the prior's drift g^P is evaluated too, and
-‖Δ_t‖² and ⟨ξ_t, Δ_t⟩ with Δ_t = g^P − g^Q are recorded. Both chains have the same step size and the same noise.
+The posterior chain moves by its drift g^Q and noise ξ_t. At every θ_t the prior's drift g^P is evaluated too, and
+‖Δ_t‖² and ⟨ξ_t, Δ_t⟩ with Δ_t = g^P − g^Q are summed. Both chains have the same step size and the same noise.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pactune.trees import Params
 __all__ = ["CoupledChains", "Drifts", "Paths", "run_coupled"]
 
 Drifts = Callable[[Params], tuple[Params, Params]]
-"""From the parameters of all chains, chains first, to the posterior's and the prior's drift in the same shapes."""
+"""Maps the parameters of all chains, shapes (M, ...), to the posterior's and the prior's drift in the same shapes."""
 
-CHECK_EVERY = 100  # steps between looks at whether the chains are finite; a look waits for the device
+CHECK_EVERY = 100  # steps between checks that the chains are finite; a check waits for the device
 
 
 @dataclass(frozen=True)
 class CoupledChains:
-    """How the chains move.
+    """The settings of the chains.
 
     Args:
         lr: η, a number or one per chain.
@@ -57,7 +57,7 @@ class Paths(NamedTuple):
         squares: Σ_t‖Δ_t‖², float64. Shape (M,).
         products: Σ_t⟨ξ_t, Δ_t⟩, float64. Shape (M,).
         steps: T.
-        chains: how they moved.
+        chains: the settings of the chains.
     """
 
     params: Params
@@ -97,7 +97,7 @@ def run_coupled(
     *,
     record_at: Sequence[int] = (),
 ) -> list[Paths]:
-    """Run all chains for T steps; return them at the step numbers asked for, T itself by default.
+    """Run all chains for T steps and return their paths up to the steps `record_at`, by default T.
 
     A path of fewer steps is the beginning of a longer one, so a grid over T costs one run.
 
@@ -105,11 +105,11 @@ def run_coupled(
         chains: η, τ and T.
         start: θ_0 of every chain. Shapes (M, ...).
         drifts: the posterior's and the prior's drift.
-        streams: the seed of the noise. It must be independent of whatever chose the drifts.
+        streams: the seed of the noise. It must be independent of the choice of the drifts.
         record_at: numbers of steps, each at most T.
 
     Raises:
-        DivergenceError: a chain left the finite numbers.
+        DivergenceError: a chain is not finite.
     """
     wanted = set(record_at) or {chains.steps}
     if not all(0 <= t <= chains.steps for t in wanted):
@@ -153,7 +153,7 @@ def _wide(value: Tensor, like: Tensor) -> Tensor:
 
 
 def _sums(values: Tensor) -> Tensor:
-    """Sum everything but the chains, in float64."""
+    """Return the sum for every chain, in float64."""
     return values.reshape(len(values), -1).sum(1, dtype=torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""The paper's bounds for a private prior (Theorems 2.1, A.2–A.4), and why none of them says anything.
+"""The paper's bounds for a private prior (Theorems 2.1, A.2–A.4), and the reason why all of them are vacuous.
 
 Rogers et al. give the constants c1, c2 and that of β only as O(·); they are arguments here. No choice of them helps:
 
@@ -7,7 +7,7 @@ Rogers et al. give the constants c1, c2 and that of β only as O(·); they are a
 - The general form (Theorem A.3) has β·exp(2s) in the numerator of its logarithm, so the root is at least
   √((2s − sε²)/(2s−1)) > √(1 − ε²/2) ≥ 0.935.
 
-A risk lies in [0, 1]; a bound that adds 0.935 or more to it proves nothing that matters. Use `pactune.certify`.
+A risk lies in [0, 1], so a bound that adds 0.935 or more to it is of no use. Use `pactune.certify`.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ class PrivatePrior:
 
 
 class DataDependentBound(NamedTuple):
-    """What a theorem gives.
+    """The bound of a theorem.
 
     Attributes:
-        value: the bound on the risk, in the loss's own units.
-        added: what it adds to the empirical risk.
-        applies: whether the theorem's conditions hold.
-        vacuous: whether it says less than "the loss is at most its upper end".
-        least_added: the least the theorem can add in the loss's units, for any c1, c2 and any Q, where it applies.
+        value: the bound on the risk, in the units of the loss.
+        added: the bound minus the empirical risk.
+        applies: True if the conditions of the theorem hold.
+        vacuous: True if the theorem does not apply or its bound is not below the upper end of the loss.
+        least_added: the smallest possible `added`, over all c1, c2 and Q to which the theorem applies.
         why: the reason in words.
     """
 
@@ -123,7 +123,7 @@ def theorem_2_1(
         prior: ε, δ, s and the constants.
         failure: Δ.
         interval: [a, b], the range of the loss (Theorem A.4).
-        paper_constant: 1/s as printed in Theorem 2.1; False takes the 1/(2s−1) of Theorem A.3, part 2.
+        paper_constant: True for 1/s as printed in Theorem 2.1, False for the 1/(2s−1) of Theorem A.3, part 2.
     """
     check_type("prior", prior, PrivatePrior, "a PrivatePrior")
     low, high = _range(risk, kl, failure, interval)
@@ -131,7 +131,7 @@ def theorem_2_1(
     s = prior.rows
     share = 1 / s if paper_constant else 1 / (2 * s - 1)
     added = (high - low) * math.sqrt(share * (kl + math.log(5 * s / failure)) + prior.rate)
-    # log of the condition's right-hand side, which would underflow
+    # the logarithm of the condition's right-hand side, since the value itself underflows
     room = math.log(s) + s * (prior.rate - 2)
     applies = prior.log_beta < min(0.0, room)
     least = (high - low) * math.sqrt(max(0.0, 2 - prior.epsilon**2 - math.log(s) / s))
@@ -153,7 +153,7 @@ def theorem_a3(
     failure: float = 0.05,
     interval: tuple[float, float] = (0.0, 1.0),
 ) -> DataDependentBound:
-    """Return the general form, Theorem A.3 (A.4 for an interval), which asks only for β < 1.
+    """Return the general form, Theorem A.3 (A.4 for an interval), which requires only β < 1.
 
     R̂ + (b−a) √((KL + log((4s exp(s(c1ε² + c2√(δ/ε))) + β exp(2s))/Δ))/(2s−1)).
     """

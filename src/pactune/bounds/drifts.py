@@ -1,4 +1,4 @@
-"""The drifts of posterior and prior in the two modes, over whole samples and all chains at once."""
+"""The drifts of posterior and prior for both modes, on whole samples and for all chains at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Gradient = Callable[[Params], Params]
 def train_side(problem: Problem, *, prior_hyper: Params, posterior_hyper: Params, union: bool) -> Drifts:
     """Return the drifts of mode A: the prior's on S_V under λ_V, the posterior's on S_T or S_T ∪ S_V under λ*.
 
-    On the union Δ is smaller by n_T/(n_T + n_V), and the divergence by its square: 4 at equal sizes.
+    On the union, Δ is smaller by the factor n_T/(n_T + n_V) and the divergence by its square: 1/4 at equal sizes.
     """
     on_train = _whole_gradient(problem.train_risk, problem.train, posterior_hyper)
     on_valid = _whole_gradient(problem.valid_risk, problem.valid, posterior_hyper)
@@ -53,7 +53,7 @@ def validation_side(problem: Problem, *, default_hyper: Params, tuned_hyper: Par
 
 
 def _whole_gradient(risk: Risk, source: Source, hyper: Params) -> Gradient:
-    """Return the gradient of the mean risk of all rows, as a function of the parameters of all chains."""
+    """Return the gradient of the mean risk over all rows, as a function of the parameters of all chains."""
     batches = list(source.epoch())
     rows = sum(batch.rows for batch in batches)
 

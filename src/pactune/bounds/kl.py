@@ -1,4 +1,4 @@
-"""The binary Kullback–Leibler divergence and its inverse, rounded so that a bound never errs on the low side."""
+"""The binary Kullback–Leibler divergence and its inverse, rounded so that a bound is never too small."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pactune.checks import SHARE, Rule, check_number
 
 __all__ = ["binary_kl", "kl_inverse", "kl_inverse_lower"]
 
-SLACK = 8 * 2.0**-52  # what rounding may take from a computed divergence, relative to the size of its two terms
+SLACK = 8 * 2.0**-52  # the rounding error of a computed divergence, relative to the size of its two terms
 
 
 def binary_kl(q: float, p: float) -> float:
@@ -27,9 +27,9 @@ def binary_kl(q: float, p: float) -> float:
 
 
 def kl_inverse(q: float, c: float) -> float:
-    """Return sup{p ≥ q : kl(q‖p) ≤ c}, from above: at the value returned the exact divergence is at least c.
+    """Return sup{p ≥ q : kl(q‖p) ≤ c}, rounded up: at the returned value the exact divergence is at least c.
 
-    Bisection. Rounding in the divergence is allowed for, so the result exceeds the exact inverse, by about 1e-14.
+    Found by bisection. The result allows for rounding and exceeds the exact inverse by about 1e-14.
 
     Args:
         q: the empirical risk, in [0, 1].
@@ -44,7 +44,7 @@ def kl_inverse(q: float, c: float) -> float:
 
 
 def kl_inverse_lower(q: float, c: float) -> float:
-    """Return inf{p ≤ q : kl(q‖p) ≤ c}, from below.
+    """Return inf{p ≤ q : kl(q‖p) ≤ c}, rounded down.
 
     >>> round(kl_inverse_lower(0.1, 0.05), 4)
     0.0313
@@ -53,7 +53,7 @@ def kl_inverse_lower(q: float, c: float) -> float:
 
 
 def _edge(q: float, c: float, end: float) -> float:
-    """Return the point nearest to q, on the way to `end`, at which the divergence is c for certain; else `end`."""
+    """Return the point between q and `end`, nearest to q, at which the divergence is certainly ≥ c; else `end`."""
     _check_share("q", q)
     _check_budget(c)
     if c == 0:
@@ -76,7 +76,7 @@ def _term(q: float, p: float) -> float:
 
 
 def _at_least(q: float, p: float, c: float) -> bool:
-    """Say whether kl(q‖p) ≥ c for certain, whatever the last digits of the two terms are."""
+    """True if kl(q‖p) ≥ c in spite of rounding in the two terms."""
     first, second = _term(q, p), _term(1 - q, 1 - p)
     return first + second - SLACK * (abs(first) + abs(second) + 1) >= c
 

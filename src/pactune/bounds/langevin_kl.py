@@ -1,4 +1,4 @@
-"""The divergence of two Langevin chains from what a run records: Corollaries 2.1 and A.2, and the exact log-ratio.
+"""The divergence of two Langevin chains from the sums of a run: Corollaries 2.1 and A.2, and the exact log-ratio.
 
 A chain moves by θ' = θ − η g(θ) + N(0, (2η/τ) I). Given θ, the next iterates of both chains are Gaussian, so the
 divergence of the paths is a sum over steps; that of the last iterates is no larger.
@@ -47,7 +47,7 @@ def path_log_ratio(squares: float, products: float, lr: float, inverse_temperatu
 
 
 def noise_constant(steps: int, parameters: int, ratio: float) -> float:
-    """Return B = T (m/2)(r − log r − 1), what chains of unequal noise pay whatever their drifts are.
+    """Return B = T (m/2)(r − log r − 1), the part of the divergence that comes from unequal noise alone.
 
     The paper leaves B out of its objective. It is 0 only at equal noise: with m = 7850, T = 1000 and n_V = 2 n_T it is
     more than a million nats.
@@ -94,7 +94,7 @@ def unequal_path_kl(
         train_tau: τ_T; n_T in the paper.
         valid_tau: τ_V; n_V in the paper.
         parameters: m.
-        paper: give the paper's form instead, which has m in the place of m/2: valid, and loose.
+        paper: True for the paper's form, which has m in place of m/2: it is valid and looser.
     """
     _check_positive(train_tau=train_tau, valid_tau=valid_tau)
     check_count("parameters", parameters, 0)

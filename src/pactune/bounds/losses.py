@@ -1,4 +1,4 @@
-"""Losses that a certificate may be about: bounded, one number per row."""
+"""The losses that a certificate can bound: between 0 and a largest value, one number per row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["BoundedLoss", "ClippedCrossEntropy", "ZeroOne", "mean_losses", "row_
 
 
 class BoundedLoss(ABC):
-    """A loss between 0 and `largest`. A row outside of that range is refused when it is met."""
+    """A loss between 0 and `largest`. A row with a loss outside of that range raises an error."""
 
     largest: float
 
@@ -33,16 +33,16 @@ class BoundedLoss(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the certificate calls it."""
+        """The name of the loss in the certificate."""
 
 
 @dataclass(frozen=True)
 class ZeroOne(BoundedLoss):
-    """1 where the predicted class is wrong: the certificate is about the error rate.
+    """1 if the predicted class is wrong, else 0: the certificate is about the error rate.
 
     Args:
-        threshold: None for models with one score per class, whose highest score is the prediction. For models with one
-            score per row, the value above which they say class 1: 0.0 for a logit, 0.5 for a probability.
+        threshold: None for models with one score per class; they predict the class of the highest score. For models
+            with one score per row, the value above which they predict class 1: 0.0 for a logit, 0.5 for a probability.
     """
 
     threshold: float | None = None
@@ -57,7 +57,7 @@ class ZeroOne(BoundedLoss):
         """Return 0 or 1 for every row.
 
         Raises:
-            CertificateError: the scores or the labels do not fit.
+            CertificateError: the scores or the labels have the wrong shape or values.
         """
         wanted = class_scores(scores, single=self.threshold is not None)
         if self.threshold is None:
@@ -72,7 +72,7 @@ class ZeroOne(BoundedLoss):
 
 @dataclass(frozen=True)
 class ClippedCrossEntropy(BoundedLoss):
-    """min(ℓ, L) with the cross-entropy ℓ; an unbounded loss has no certificate of this kind.
+    """min(ℓ, L) with the cross-entropy ℓ, which is unbounded and has no certificate itself.
 
     Args:
         largest: L, chosen before looking at the data.
@@ -87,7 +87,7 @@ class ClippedCrossEntropy(BoundedLoss):
         """Return min(ℓ, L) for every row.
 
         Raises:
-            CertificateError: the scores or the labels do not fit.
+            CertificateError: the scores or the labels have the wrong shape or values.
         """
         wanted = class_scores(scores, single=False)
         found = functional.cross_entropy(wanted, labels(target, wanted.shape), reduction="none")
@@ -103,7 +103,7 @@ def row_losses(loss: BoundedLoss, scores: Any, target: Any, rows: int) -> Tensor
     """Return the loss of every row divided by the largest one; float64 on the CPU. Shape (rows,).
 
     Raises:
-        CertificateError: a score is not finite, the labels do not fit, or a row's loss is not between 0 and `largest`.
+        CertificateError: a score is not finite, a label is no class number, or a loss is not between 0 and `largest`.
     """
     check_scores(scores, rows)
     return check_rows(loss.rows(scores, target), rows, loss.largest)
@@ -113,13 +113,13 @@ def mean_losses(problem: Problem, params: Params, source: Source, loss: BoundedL
     """Return the mean loss of M models on a sample, divided by the largest loss; float64. Shape (M,).
 
     Args:
-        problem: gives the forward.
-        params: of M models. Shapes (M, ...).
+        problem: its model computes the forward.
+        params: the parameters of M models. Shapes (M, ...).
         source: the sample.
-        loss: what is averaged.
+        loss: the loss to average.
 
     Raises:
-        CertificateError: a score or a loss is not what a certificate may be about.
+        CertificateError: a score or a loss is not allowed in a certificate.
     """
     models = len(next(iter(params.values())))
     total, rows = torch.zeros(models, dtype=torch.float64, device="cpu"), 0

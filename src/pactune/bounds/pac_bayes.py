@@ -18,7 +18,7 @@ LEAST_ROWS = 8  # Maurer's 2√n is proved from here on
 
 
 def hold_out(risk: float, n: int, delta: float) -> float:
-    """Return kl⁻¹(R̂, log(1/δ)/n): the bound for a model that has not seen the n rows (Chernoff).
+    """Return kl⁻¹(R̂, log(1/δ)/n), the bound for a model that is independent of the n rows (Chernoff).
 
     >>> round(hold_out(0.1, 1000, 0.05), 4)
     0.1248
@@ -40,9 +40,10 @@ def maurer_seeger(risk: float, kl: float, n: int, delta: float) -> float:
 def path_bound(risk: float, log_ratio: float, n: int, delta: float) -> float:
     """Return the bound of the M-sample path certificate, kl⁻¹(R̂, (L̄ + log(2√n/δ))/n).
 
-    R̂ is the mean empirical risk of M models kept from paths W_c ~ Q, and L̄ the mean of log dQ/dP over the same paths.
-    It bounds the mean risk of those M models; there is no Monte-Carlo term. By the convexity of exp and of kl, from
-    E exp(n kl(R̂‖R) − log dQ/dP) ≤ 2√n. L̄ may be negative, its expectation is KL(Q‖P).
+    R̂ is the mean empirical risk of M models from paths W_c ~ Q, and L̄ the mean of log dQ/dP over the same paths. The
+    bound is about the mean risk of those M models and has no Monte-Carlo term. It follows from
+    E exp(n kl(R̂‖R) − log dQ/dP) ≤ 2√n by the convexity of exp and of kl. L̄ may be negative; its expectation is
+    KL(Q‖P).
     """
     _check(risk, 0.0, n, delta)
     check_number("log_ratio", log_ratio, FINITE)
@@ -50,13 +51,13 @@ def path_bound(risk: float, log_ratio: float, n: int, delta: float) -> float:
 
 
 def pinsker(risk: float, kl: float, n: int, delta: float) -> float:
-    """Return R̂ + √((KL + log(2√n/δ))/2n), Maurer–Seeger made explicit by Pinsker's inequality; may exceed 1."""
+    """Return R̂ + √((KL + log(2√n/δ))/2n), which follows from Maurer–Seeger by Pinsker's inequality; may exceed 1."""
     _check(risk, kl, n, delta)
     return risk + math.sqrt(_budget(kl, n, delta) / 2)
 
 
 def mcallester(risk: float, kl: float, n: int, delta: float) -> float:
-    """Return R̂ + √((KL + log(4n/δ))/(2n−1)) (McAllester 2003); may exceed 1. The form the paper starts from."""
+    """Return R̂ + √((KL + log(4n/δ))/(2n−1)) (McAllester 2003), the paper's starting point; may exceed 1."""
     _check(risk, kl, n, delta, least=1)
     return risk + math.sqrt(_up((kl + math.log(4 * n / delta)) / (2 * n - 1)))
 
@@ -64,7 +65,7 @@ def mcallester(risk: float, kl: float, n: int, delta: float) -> float:
 def catoni(risk: float, kl: float, n: int, delta: float, c: float) -> float:
     """Return (1 − exp(−cR̂ − (KL + log(1/δ))/n))/(1 − e^−c) (Catoni), for a c fixed beforehand; may exceed 1.
 
-    Tighter than Maurer–Seeger at the best c, which may not be looked for on the sample: see `catoni_grid`.
+    The bound is tighter than Maurer–Seeger at the best c. But c may not be chosen on the sample: see `catoni_grid`.
     """
     _check(risk, kl, n, delta, least=1)
     check_number("c", c, POSITIVE)
@@ -88,7 +89,7 @@ def _budget(kl: float, n: int, delta: float) -> float:
 
 
 def _up(value: float) -> float:
-    """Round up past what a handful of operations may have lost."""
+    """Return a value that exceeds the exact one in spite of the rounding of a few operations."""
     return value + 8 * math.ulp(value)
 
 

@@ -1,4 +1,4 @@
-"""Numbers as text, rounded in the direction in which the statement stays true."""
+"""Print numbers rounded in the direction that keeps the statement true."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["round_down", "round_up"]
 
 
 def round_up(value: float, places: int = 4) -> str:
-    """Return a number with so many decimals that is not below the value: for upper bounds and what enters them.
+    """Return the value as text with `places` decimals, rounded up: for upper bounds and the numbers in them.
 
     >>> round_up(0.1), round_up(0.12341), round_up(1e-9), round_up(0.0)
     ('0.1000', '0.1235', '0.0001', '0.0000')
@@ -18,7 +18,7 @@ def round_up(value: float, places: int = 4) -> str:
 
 
 def round_down(value: float, places: int = 4) -> str:
-    """Return a number with at most so many decimals that is not above the value: for lower bounds and confidences.
+    """Return the value as text with at most `places` decimals, rounded down: for lower bounds and confidences.
 
     >>> round_down(0.95), round_down(0.99999), round_down(1 - 1e-9, 12)
     ('0.95', '0.9999', '0.999999999')
@@ -30,5 +30,5 @@ def round_down(value: float, places: int = 4) -> str:
 def _rounded(value: float, places: int, rounding: str) -> str:
     if not math.isfinite(value):
         return repr(value)
-    exact = Decimal(repr(float(value)))  # the shortest text that gives the same float back
+    exact = Decimal(repr(float(value)))  # `repr` is the shortest text of this float
     return f"{exact.quantize(Decimal(1).scaleb(-places), rounding=rounding) + 0:f}"  # never -0.0000

@@ -1,4 +1,4 @@
-"""What a certificate asks of scores, labels and row losses; each refusal names the condition that is not met."""
+"""Check the scores, labels and row losses of a certificate. Each error names the broken condition."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pactune.problem.data.source import map_tensors
 
 __all__ = ["check_rows", "check_scores", "check_single_rows", "class_scores", "labels"]
 
-FEW = 2  # rows that are predicted by themselves, to see whether other rows matter
+FEW = 2  # rows that are predicted alone, to find out if other rows change their scores
 
 
 def check_scores(scores: Any, rows: int) -> None:
-    """Refuse scores that are no finite numbers, or not one set of scores per row."""
+    """Raise unless every row has scores and all of them are finite."""
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         found = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise CertificateError([f"finite scores: the model must return floating-point scores, got {found}"])
@@ -31,7 +31,7 @@ def check_scores(scores: Any, rows: int) -> None:
 
 
 def class_scores(scores: Tensor, *, single: bool) -> Tensor:
-    """Return scores as (rows, classes), or as (rows, 1) where the model has a single score per row."""
+    """Return scores as (rows, classes), or as (rows, 1) if the model has a single score per row."""
     columns = scores.shape[1] if scores.ndim == 2 else 1 if scores.ndim == 1 else 0
     if single and columns == 1:
         return scores.reshape(-1, 1)
@@ -49,7 +49,7 @@ def class_scores(scores: Tensor, *, single: bool) -> Tensor:
 
 
 def labels(target: Any, shape: tuple[int, ...]) -> Tensor:
-    """Return the labels as class numbers, which must fit scores of shape (rows, classes)."""
+    """Return the labels as class numbers; raise unless they fit scores of shape (rows, classes)."""
     rows, classes = shape
     if not isinstance(target, Tensor) or tuple(target.shape) not in {(rows,), (rows, 1)} or target.is_complex():
         found = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
@@ -64,7 +64,7 @@ def labels(target: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def check_rows(losses: Any, rows: int, largest: Any) -> Tensor:
-    """Return the losses divided by the largest one, which none may exceed by more than rounding; float64 on the CPU."""
+    """Return the losses divided by `largest`, float64 on the CPU; raise if one exceeds it by more than rounding."""
     if not is_number(largest) or not POSITIVE.holds(largest):
         raise CertificateError([f"bounded loss: `largest` must be {POSITIVE.words}, got {shown(largest)}"])
     if not isinstance(losses, Tensor) or losses.is_complex() or tuple(losses.shape) != (rows,):
@@ -84,10 +84,10 @@ def check_rows(losses: Any, rows: int, largest: Any) -> Tensor:
 
 
 def check_single_rows(predict: Callable[[Batch], Any], batch: Batch, scores: Any) -> None:
-    """Refuse a model whose scores of a row depend on the other rows of the batch: such rows are not independent.
+    """Raise if the scores of a row depend on the other rows of the batch: then the losses are not independent.
 
-    Each score is compared with the spread of its own column, so that a constant or huge column hides nothing. The
-    tolerance is wide, because other batch sizes round differently; statistics of two rows are far off.
+    A difference is compared with the spread of its own column, so that a constant or huge column hides nothing. The
+    tolerance is wide, because other batch sizes round differently. Batch statistics of two rows differ by far more.
     """
     check_scores(scores, batch.rows)
     if batch.rows <= FEW:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pactune.columns import PREFIXES
+
 if TYPE_CHECKING:
     from pactune.sweeps import SweepResult
 
@@ -81,11 +83,12 @@ def _print_table(found: SweepResult) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from pactune.report.sweep import SHORT, number_text, shown_columns
+    from pactune.report.sweep import number_text, shown_columns
 
     frame, keys = found.table, list(found.cells[0].values)
-    shown = [name for name in shown_columns(frame) if name in SHORT]
-    table = Table(*keys, "status", "steps", *(SHORT[name] for name in shown), box=None, pad_edge=False)
+    shown = [name for name in shown_columns(frame) if name.startswith(PREFIXES)]
+    titles = [name.replace("_", " ").replace("accuracy", "acc.") for name in shown]
+    table = Table(*keys, "status", "steps", *titles, box=None, pad_edge=False)
     for row in frame.to_dict("records"):
         numbers = (number_text(row[name]) for name in shown)
         table.add_row(*(escape(str(row[key])) for key in keys), str(row["status"]), str(row["outer_steps"]), *numbers)

@@ -1,4 +1,4 @@
-"""`check_hypergradient`: compare the estimate with float64 finite differences on the user's own problem."""
+"""`check_hypergradient`: compare the estimate with float64 finite differences on the user's problem."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from torch import Tensor
 
 from pactune.checks import check_count, check_seed, check_type
 from pactune.errors import SettingError
-from pactune.gradient_check.differences import Slope, slope
-from pactune.gradient_check.frozen import Exact, Path, frozen_regularizer, frozen_risk, path_sums, record_path
-from pactune.gradient_check.solved import Solved, solve_training, train_slope
+from pactune.gradient_check.anchored import (
+    Exact,
+    RecordedChain,
+    anchored_regularizer,
+    anchored_risk,
+    path_sums,
+    record_chains,
+)
+from pactune.gradient_check.differences import Derivative, derivative
+from pactune.gradient_check.stationary import StationaryChain, find_stationary, train_gradient_norm_of
 from pactune.hypergradient import Implicit
 from pactune.hypergradient.records import InnerState
 from pactune.rounds.chain_states import ChainStates
@@ -28,29 +35,30 @@ from pactune.tuning.tuner import Tuner
 
 __all__ = ["HypergradientCheck", "check_hypergradient"]
 
-STEP = 2e-5  # the four-point rule errs by h⁴, rounding by 1e-16/h
-SOLVED_STEP = 2e-4  # solving the training problem rounds more
+STEP = 2e-5  # the error of the four-point rule is of order h⁴, that of rounding 1e-16/h
+STATIONARY_STEP = 2e-4  # larger, since the solution of the training problem has a larger rounding error
 TOLERANCE = 1e-5
-TRIES = 3  # directions to try for each that is asked for, where kinks are in the way
+TRIES = 3  # directions to try for each wanted direction, if kinks are in the way
 
 
 class HypergradientCheck(NamedTuple):
     """Directional derivatives of J, one per random direction.
 
     Attributes:
-        estimate: what the estimator gives.
-        promised: finite differences of what it is to give, with everything it holds fixed held fixed. For `Implicit`:
-            of the risk at the stationary point that training reaches when it goes on from θ_T, as a function of λ. For
-            an optimizer of `torch.optim`: of the gradient step that stands in for its step. NaN without a derivative.
-        exact: finite differences of J itself, nothing held fixed; NaN without a derivative.
-        error: ‖estimate − promised‖/‖promised‖; rounding only when all is well. The estimate of `Implicit` is taken at
-            the stationary point for this. NaN where no direction could be judged.
-        truncation: ‖estimate − exact‖/‖exact‖: what the truncation leaves out, and with `Implicit` also what θ_T lacks
-            to be stationary.
-        kinks: how many directions were left out because of kinks.
+        estimate: the derivatives of the estimator.
+        promised: finite differences of the function that the estimator differentiates; iterates that it holds fixed
+            are held fixed. For `Implicit` this is the risk at the stationary point that training reaches from θ_T, as a
+            function of λ. For an optimizer of `torch.optim` it is the gradient step in place of the optimizer's step.
+            NaN without a derivative.
+        exact: finite differences of J itself, with nothing held fixed; NaN without a derivative.
+        error: ‖estimate − promised‖/‖promised‖; only rounding if the estimator is correct. For `Implicit` the estimate
+            at the stationary point is used. NaN if no direction has a derivative.
+        truncation: ‖estimate − exact‖/‖exact‖, the error of the truncation; with `Implicit` it includes the error
+            because θ_T is not stationary.
+        kinks: the number of directions that were left out because of kinks.
         train_gradient_norm: with `Implicit`, ‖∇R_T(θ_T)‖, the mean over chains; else NaN.
         stationary_distance: with `Implicit`, ‖θ_T − θ*‖/‖θ*‖ to the stationary point θ*, the mean over chains; NaN
-            where Newton's method finds none.
+            if Newton's method finds none.
     """
 
     estimate: Tensor
@@ -64,10 +72,10 @@ class HypergradientCheck(NamedTuple):
 
     @property
     def outcome(self) -> Literal["passed", "failed", "inconclusive"]:
-        """Whether the estimate is what it promises to be, to 1e-5.
+        """Return "passed" if `error` is at most 1e-5, else "failed".
 
-        It is "inconclusive" where no direction could be judged: kinks are everywhere near λ, or `Implicit` has no
-        stationary point.
+        The outcome is "inconclusive" if no direction has a derivative: there are kinks everywhere near λ, or `Implicit`
+        has no stationary point.
         """
         if math.isnan(self.error):
             return "inconclusive"
@@ -75,12 +83,12 @@ class HypergradientCheck(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the estimate was judged and is what it promises to be."""
+        """True if the outcome is "passed"."""
         return self.outcome == "passed"
 
 
-class _Judged(NamedTuple):
-    """A λ-gradient and the function of λ that it is to be the gradient of."""
+class _TestedGradient(NamedTuple):
+    """A λ-gradient, and the function of λ whose gradient it should be."""
 
     gradient: Params
     function: Callable[[Params], Tensor]
@@ -89,25 +97,26 @@ class _Judged(NamedTuple):
     def along(self, v: Params) -> float:
         return float(dot(self.gradient, v))
 
-    def slope(self, hyper: Params, v: Params) -> Slope:
+    def derivative(self, hyper: Params, v: Params) -> Derivative:
         """Return the derivative of the function along v; its usual size is ‖gradient‖/√n for n hyperparameters."""
         step = self.step * (1.0 + float(norm(hyper)))
         usual = float(norm(self.gradient)) / math.sqrt(sum(value.numel() for value in hyper.values()))
         size = usual if math.isfinite(usual) else 0.0
-        return slope(lambda s: self.function(axpy(s, v, hyper)), step=step, scale=size)
+        return derivative(lambda s: self.function(axpy(s, v, hyper)), step=step, scale=size)
 
 
 def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> HypergradientCheck:
     """Compare one round's hypergradient with float64 finite differences along random directions.
 
-    Everything runs on a float64 copy from the tuner's present state; nothing of the user's is changed. ReLU,
-    max-pooling, abs and the like have kinks, across which no difference is a derivative. Differences to either side
-    must agree at one of four step sizes; a direction in which they never do is replaced by another.
+    All rounds run on a float64 copy of the tuner's present state, so the user's objects do not change. ReLU,
+    max-pooling and abs have kinks, across which a difference is no derivative. The differences to both sides must agree
+    at one of four step sizes; a direction in which they never agree is replaced by another.
 
     Args:
         tuner: the tuner, with a ζ that is a number or "theory".
-        directions: how many random directions; each costs ten rounds, and more with per-summand truncation or kinks.
-        seed: of the directions.
+        directions: the number of random directions. Each costs ten rounds, and more with per-summand truncation or
+            kinks.
+        seed: the seed of the directions.
 
     Example:
         >>> import pactune as pt
@@ -128,26 +137,31 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
         raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")
     plan, chains = _in_double(tuner.outer_run)
     hyper = clone(chains.inputs.problem.hyperparameters())
-    paths = record_path(plan, chains, hyper)
+    paths = record_chains(plan, chains, hyper)
     outcome = _run(plan, hyper, paths)
     if not isinstance(plan.risk_estimator, Implicit):
-        promise = _Judged(outcome.gradient(plan.zeta), _objective(plan, paths, hyper))
+        promise = _TestedGradient(outcome.gradient(plan.zeta), _objective(plan, paths, hyper))
         return _compare(plan, paths, outcome, promise, directions, seed)
-    solved = [solve_training(plan, path, hyper) for path in paths]
-    found = _compare(plan, paths, outcome, _implicit(plan, paths, outcome, solved), directions, seed)
-    slope_there, distance = _stationarity(plan, paths, solved)
-    return found._replace(train_gradient_norm=slope_there, stationary_distance=distance)
+    stationary = [find_stationary(plan, path, hyper) for path in paths]
+    found = _compare(plan, paths, outcome, _implicit(plan, paths, outcome, stationary), directions, seed)
+    length, distance = _stationarity(plan, paths, stationary)
+    return found._replace(train_gradient_norm=length, stationary_distance=distance)
 
 
 def _compare(
-    plan: RoundPlan, paths: list[Path], outcome: RoundOutcome, promise: _Judged | None, directions: int, seed: int
+    plan: RoundPlan,
+    paths: list[RecordedChain],
+    outcome: RoundOutcome,
+    promise: _TestedGradient | None,
+    directions: int,
+    seed: int,
 ) -> HypergradientCheck:
-    """Judge the promise along random directions, and the truncation along the same ones."""
+    """Compare the estimate with `promised` and with `exact` along the same random directions."""
     hyper = paths[0].hyper
     probes, slopes, kinks = _probe(promise, hyper, directions, Streams(seed))
     exact_plan = replace(plan, risk_estimator=Exact(), path_estimator=Exact())
-    whole = _Judged(outcome.gradient(plan.zeta), _objective(exact_plan, paths, hyper))
-    truths = [whole.slope(hyper, v) for v in probes]
+    whole = _TestedGradient(outcome.gradient(plan.zeta), _objective(exact_plan, paths, hyper))
+    truths = [whole.derivative(hyper, v) for v in probes]
     estimates = [whole.along(v) for v in probes]
     return HypergradientCheck(
         torch.tensor(estimates, dtype=torch.float64, device="cpu"),
@@ -160,18 +174,18 @@ def _compare(
 
 
 def _probe(
-    promise: _Judged | None, hyper: Params, directions: int, streams: Streams
-) -> tuple[list[Params], list[Slope], int]:
-    """Return directions with the promised derivatives, and how many directions were left out because of kinks."""
-    nothing = Slope(math.nan, math.nan)
+    promise: _TestedGradient | None, hyper: Params, directions: int, streams: Streams
+) -> tuple[list[Params], list[Derivative], int]:
+    """Return directions, the promised derivatives, and the number of directions left out because of kinks."""
+    nothing = Derivative(math.nan, math.nan)
     if promise is None:
         return [_direction(hyper, streams, i) for i in range(directions)], [nothing] * directions, 0
     probes: list[Params] = []
-    slopes: list[Slope] = []
+    slopes: list[Derivative] = []
     tried = 0
     while len(probes) < directions and tried < TRIES * directions:
         v = _direction(hyper, streams, tried)
-        found = promise.slope(hyper, v)
+        found = promise.derivative(hyper, v)
         tried += 1
         if not math.isnan(found.value):
             probes.append(v)
@@ -180,10 +194,10 @@ def _probe(
     return (probes, slopes, kinks) if probes else ([_direction(hyper, streams, 0)], [nothing], kinks)
 
 
-def _error(estimates: list[float], slopes: list[Slope]) -> float:
-    """Return the relative distance over the directions that have a derivative; NaN where none has.
+def _error(estimates: list[float], slopes: list[Derivative]) -> float:
+    """Return the relative distance over the directions that have a derivative; NaN if none has.
 
-    A derivative that is lost in rounding is compared with what rounding leaves.
+    If the derivatives are smaller than the rounding error, the distance is relative to the rounding error.
     """
     pairs = [(e, found) for e, found in zip(estimates, slopes, strict=True) if not math.isnan(found.value)]
     if not pairs:
@@ -196,44 +210,48 @@ def _error(estimates: list[float], slopes: list[Slope]) -> float:
     )
 
 
-def _path_sums(plan: RoundPlan, paths: list[Path], hyper: Params) -> Tensor:
+def _path_sums(plan: RoundPlan, paths: list[RecordedChain], hyper: Params) -> Tensor:
     """Return the sums along every path, empty for an objective without a path term."""
     trajectory = plan.trajectory
     empty = torch.zeros(0, device=trajectory.problem.device)
     return path_sums(plan, paths, hyper) if trajectory.objective.has_path else empty
 
 
-def _objective(plan: RoundPlan, paths: list[Path], hyper: Params) -> Callable[[Params], Tensor]:
-    """Return J as the plan's estimators differentiate it, as a function of λ."""
+def _objective(plan: RoundPlan, paths: list[RecordedChain], hyper: Params) -> Callable[[Params], Tensor]:
+    """Return J as a function of λ, with the iterates held fixed that the plan's estimators hold fixed."""
     here = _path_sums(plan, paths, hyper)
 
     def value(at: Params) -> Tensor:
-        return frozen_risk(plan, paths, at) + plan.zeta * frozen_regularizer(plan, paths, here, at)
+        return anchored_risk(plan, paths, at) + plan.zeta * anchored_regularizer(plan, paths, here, at)
 
     return value
 
 
-def _implicit(plan: RoundPlan, paths: list[Path], outcome: RoundOutcome, solved: list[Solved | None]) -> _Judged | None:
+def _implicit(
+    plan: RoundPlan, paths: list[RecordedChain], outcome: RoundOutcome, stationary: list[StationaryChain | None]
+) -> _TestedGradient | None:
     """Return the estimate of `Implicit` at stationary points, and the risk there as a function of λ."""
-    chains, hyper = [chain for chain in solved if chain is not None], paths[0].hyper
-    if len(chains) < len(solved):
+    chains, hyper = [chain for chain in stationary if chain is not None], paths[0].hyper
+    if len(chains) < len(stationary):
         return None
     here = _path_sums(plan, paths, hyper)
     gradient = scale(1 / len(chains), functools.reduce(add, [chain.gradient(hyper) for chain in chains]))
 
     def value(at: Params) -> Tensor:
         risk = torch.stack([chain.risk(at) for chain in chains]).mean()
-        return risk + plan.zeta * frozen_regularizer(plan, paths, here, at)
+        return risk + plan.zeta * anchored_regularizer(plan, paths, here, at)
 
     whole = axpy(plan.zeta, outcome.path_gradient, gradient) if outcome.path_gradient else gradient
-    return _Judged(whole, value, SOLVED_STEP)
+    return _TestedGradient(whole, value, STATIONARY_STEP)
 
 
-def _stationarity(plan: RoundPlan, paths: list[Path], solved: list[Solved | None]) -> tuple[float, float]:
+def _stationarity(
+    plan: RoundPlan, paths: list[RecordedChain], stationary: list[StationaryChain | None]
+) -> tuple[float, float]:
     """Return ‖∇R_T(θ_T)‖ and the distance to a stationary point, the means over chains."""
-    slopes = [train_slope(plan, path) for path in paths]
-    gaps = [math.nan if chain is None else chain.distance() for chain in solved]
-    return sum(slopes) / len(slopes), sum(gaps) / len(gaps)
+    lengths = [train_gradient_norm_of(plan, path) for path in paths]
+    gaps = [math.nan if chain is None else chain.distance() for chain in stationary]
+    return sum(lengths) / len(lengths), sum(gaps) / len(gaps)
 
 
 def _in_double(run: OuterRun) -> tuple[RoundPlan, ChainStates]:
@@ -250,7 +268,7 @@ def _in_double(run: OuterRun) -> tuple[RoundPlan, ChainStates]:
     return replace(plan, trajectory=trajectory), twin
 
 
-def _run(plan: RoundPlan, hyper: Params, paths: list[Path]) -> RoundOutcome:
+def _run(plan: RoundPlan, hyper: Params, paths: list[RecordedChain]) -> RoundOutcome:
     drawn = [path.drawn for path in paths if path.drawn is not None]
     starts = [path.states[0] for path in paths]
     step_data = [[path.step_data[t] for path in paths] for t in range(plan.inner_steps)]

@@ -1,7 +1,7 @@
-"""The derivative of a function of one number by finite differences, which knows when there is none.
+"""The derivative of a function of one number by finite differences; NaN if it cannot be found.
 
-A function with kinks or jumps (ReLU, max-pooling, a clamp, and training through them) is smooth between them.
-Differences to either side agree where the step stays between two kinks, and disagree where it does not.
+A function with kinks or jumps (ReLU, max-pooling, a clamp, and training through them) is smooth between them. The
+differences to both sides agree if the steps stay between two kinks, and disagree if they do not.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Slope", "slope"]
+__all__ = ["Derivative", "derivative"]
 
-AGREE = 5e-6  # relative, between the differences to either side
+AGREE = 5e-6  # relative tolerance between the differences to both sides
 STEPS = (1.0, 10.0, 0.1, 0.01)  # multiples of the step to try: larger against rounding, smaller against kinks
 ROUNDING = 8 * torch.finfo(torch.float64).eps
 
 
-class Slope(NamedTuple):
+class Derivative(NamedTuple):
     """A derivative.
 
     Attributes:
-        value: the four-point central difference; NaN where no step has differences that agree.
-        noise: what rounding may add to it.
+        value: the four-point central difference; NaN if the differences agree at no step.
+        noise: a bound on its rounding error.
     """
 
     value: float
     noise: float
 
 
-def slope(function: Callable[[float], Tensor], *, step: float, scale: float) -> Slope:
+def derivative(function: Callable[[float], Tensor], *, step: float, scale: float) -> Derivative:
     """Return the derivative at 0.
 
     Args:
-        function: in float64.
+        function: the function, in float64.
         step: the step at which truncation and rounding balance for a smooth function.
-        scale: the size of a derivative below which differences need not agree in relative terms.
+        scale: the usual size of a derivative; smaller derivatives must agree relative to this size.
     """
     here = float(function(0.0))
     for width in (step * factor for factor in STEPS):
@@ -49,5 +49,5 @@ def slope(function: Callable[[float], Tensor], *, step: float, scale: float) -> 
         noise = ROUNDING * abs(here) / width
         allowed = AGREE * max(abs(central), scale) + noise
         if max(abs(forward - backward), abs(forward - central)) <= allowed:
-            return Slope(central, noise)
-    return Slope(math.nan, math.nan)
+            return Derivative(central, noise)
+    return Derivative(math.nan, math.nan)

@@ -265,7 +265,9 @@ class Trajectory:
             return params_gradient(risk(params, hyper, buffers, batch), params, graph=graph)
         part, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
         here, lambdas = copy_to_shards(self.ranks, params, hyper) if graph else (params, hyper)
-        return sum_over_shards(self.ranks, params_gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph))
+        return sum_over_shards(
+            self.ranks, params_gradient(weight * risk(here, lambdas, buffers, part), here, graph=graph)
+        )
 
     def _gradient_pair(
         self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool

@@ -95,7 +95,7 @@ def check_study(study: StudyRecord) -> None:
     """Check a study that was read.
 
     Raises:
-        UnfitError: names the field and the rule.
+        SchemaError: names the field and the rule.
         RunFolderError: its name is not that of a file.
     """
     check_name(study.name)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from pactune.columns import Row
 from pactune.errors import DataError, RunFolderError
 from pactune.paper.record_schema import COLUMNS, check_groups, check_run, check_study
-from pactune.tracking.documents import marked, parse_json, unmarked
+from pactune.tracking.documents import decode_floats, encode_floats, parse_json
 from pactune.tracking.files import check_name, folder_inside, make_folder, read_plain, write_atomically
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
-from pactune.tracking.schema import UnfitError, count
+from pactune.tracking.schema import SchemaError, count
 from pactune.tracking.status import journal_is_finished
 from pactune.tuning.cells import Cell, find_cells
 
@@ -124,7 +124,7 @@ def export_study(study: StudyRecord, folder: Path) -> Path:
         }
         for record in study.records
     ]
-    document = marked({"format": FORMAT, **study._asdict(), "records": runs})
+    document = encode_floats({"format": FORMAT, **study._asdict(), "records": runs})
     make_folder(folder, "the folder")
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     write_atomically(path, (text + "\n").encode())
@@ -164,7 +164,7 @@ def _checked(path: Path) -> Iterator[None]:
     """Name the file in which something is not as pactune writes it."""
     try:
         yield
-    except (UnfitError, RunFolderError) as error:
+    except (SchemaError, RunFolderError) as error:
         raise DataError(f"{path} holds no study that pactune wrote: {error}; remove it or export it again") from error
 
 
@@ -186,7 +186,7 @@ def _history(journal: Iterable[Row], kind: str, outer_steps: int) -> list[Row]:
 def _read_exported(paths: Iterable[Path]) -> Iterable[StudyRecord]:
     for path in paths:
         try:
-            document = unmarked(parse_json(read_plain(path)))
+            document = decode_floats(parse_json(read_plain(path)))
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path} is not JSON: {error}; remove it or export it again") from error
         if isinstance(document, dict) and document.get("format") == FORMAT:
@@ -198,7 +198,7 @@ def _exported(document: Row) -> StudyRecord:
     """Return the study in a document."""
     missing = [name for name in StudyRecord._fields if name not in document]
     if missing or not isinstance(document["records"], list):
-        raise UnfitError(f"it lacks {', '.join(missing) or 'a list of records'}")
+        raise SchemaError(f"it lacks {', '.join(missing) or 'a list of records'}")
     for i, run in enumerate(document["records"]):
         check_run(run, f"records[{i}]")
     fields = ({name: run[name] for name in RunRecord._fields} for run in document["records"])
@@ -216,7 +216,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[float]]:
 def _rows(columns: dict[str, list[float]]) -> list[Row]:
     lengths = {len(values) for values in columns.values()}
     if len(lengths) > 1:
-        raise UnfitError(f"columns must be of the same length, got {sorted(lengths)}")
+        raise SchemaError(f"columns must be of the same length, got {sorted(lengths)}")
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

@@ -1,4 +1,8 @@
-"""The private prior: DP-SGLD, its exact (ε, δ), and an audit that could refute the claim."""
+"""The private prior: DP-SGLD, its exact (ε, δ), and an audit that can disprove them.
+
+`dp_sgld` runs the chains, `gaussian` and `accounting` compute the privacy, `audit` attacks the outputs. Changes of the
+privacy mathematics belong in `gaussian`; they need no model and no data.
+"""
 
 from pactune.privacy.accounting import FrontierPoint, LargestStep, Privacy, frontier, largest_step
 from pactune.privacy.audit import epsilon_lower_bound, membership_audit

@@ -1,4 +1,4 @@
-"""What a run of private SGLD gives away: ε for a δ, the frontier of both, and the largest step size for a budget."""
+"""The privacy cost of SGLD: ε for a δ, the frontier of both, and the largest step size for a budget."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["FrontierPoint", "LargestStep", "Privacy", "frontier", "largest_step"
 class Privacy:
     """The privacy of one pass of SGLD over disjoint batches, per-example gradients clipped.
 
-    A step releases θ − (η/h) Σ clip_γ(∇ℓ_i) + N(0, (2η/τ) I). Replacing one row moves it by at most 2ηγ/h, so the step
-    is a Gaussian mechanism with μ = (γ/h)√(2ητ). Each row is in one batch only, so the whole pass costs what its
-    costliest step costs. Neighbours differ by the replacement of one row. (An accountant that speaks of adding or
-    removing a row has half this sensitivity.)
+    A step releases θ − (η/h) Σ clip_γ(∇ℓ_i) + N(0, (2η/τ) I). Replacing one row changes it by at most 2ηγ/h, so the
+    step is a Gaussian mechanism with μ = (γ/h)√(2ητ). Each row is in one batch only, so the whole pass costs as much as
+    its costliest step. Neighbouring data sets differ by the replacement of one row. (If rows are added or removed
+    instead, the sensitivity is half of this.)
 
     Args:
         batch_size: h.
         clip: γ.
         lr: η, the largest of the pass.
         inverse_temperature: τ; the paper has τ = s, the number of rows.
-        chains: C independent passes over the same rows. They are ordinary composition on the same data: μ grows
-            with √C. (The paper calls them parallel and charges Cε and Cδ, which is far more than they cost.)
+        chains: C independent passes over the same rows. They compose on the same data, so μ grows with √C. (The paper
+            calls them parallel and charges Cε and Cδ, which is far too much.)
     """
 
     batch_size: int
@@ -46,12 +46,12 @@ class Privacy:
 
     @property
     def mu(self) -> float:
-        """μ of all chains together."""
+        """The μ of all chains together."""
         one = self.clip / self.batch_size * math.sqrt(2 * self.lr * self.inverse_temperature)
         return compose([one] * self.chains)
 
     def epsilon(self, delta: float) -> float:
-        """Return ε at δ, exactly.
+        """Return the exact ε at δ.
 
         >>> round(Privacy(batch_size=300, clip=1.0, lr=0.05342, inverse_temperature=30_000).epsilon(1e-6), 3)
         0.784
@@ -59,12 +59,12 @@ class Privacy:
         return epsilon_of(delta, self.mu)
 
     def delta(self, epsilon: float) -> float:
-        """Return δ at ε, exactly."""
+        """Return the exact δ at ε."""
         return delta_of(epsilon, self.mu)
 
 
 class FrontierPoint(NamedTuple):
-    """One (ε, δ) that a run satisfies and that cannot be improved."""
+    """A pair (ε, δ) that a run satisfies and that cannot be improved."""
 
     epsilon: float
     delta: float
@@ -83,11 +83,11 @@ class LargestStep(NamedTuple):
     """The largest step size for a privacy budget, by three formulas.
 
     Attributes:
-        paper: h²ε²/(sγ² log(1.25/δ)), Theorem A.5; it takes ‖f‖ ≤ 1 for a sensitivity of 1, which is 2, and is not
-            private at the ε it names.
-        corrected: a quarter of it, the same formula with the sensitivity put right.
-        exact: from the analytic Gaussian mechanism, the one to use.
-        paper_epsilon: what the paper's step really costs.
+        paper: h²ε²/(sγ² log(1.25/δ)), Theorem A.5. It assumes a sensitivity of 1 where ‖f‖ ≤ 1 gives 2, so the step is
+            not private at ε.
+        corrected: a quarter of it: the same formula with the right sensitivity.
+        exact: the step size from the analytic Gaussian mechanism; use this one.
+        paper_epsilon: the true ε of the paper's step size.
     """
 
     paper: float
@@ -97,7 +97,7 @@ class LargestStep(NamedTuple):
 
 
 def largest_step(epsilon: float, delta: float, *, rows: int, batch_size: int, clip: float) -> LargestStep:
-    """Return the largest admissible η for (ε, δ) at τ = s: the paper's formula beside the corrected ones.
+    """Return the largest admissible η for (ε, δ) at τ = s, by the paper's formula and by the corrected ones.
 
     >>> found = largest_step(0.5, 1e-6, rows=30_000, batch_size=300, clip=1.0)
     >>> [round(value, 4) for value in found]

@@ -1,4 +1,4 @@
-"""A statistical audit: what an attacker can prove about ε from the outputs on two neighbouring data sets."""
+"""A statistical audit: the lower bound on ε that an attacker proves from outputs on two neighbouring data sets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["epsilon_lower_bound", "membership_audit"]
 
 
 def epsilon_lower_bound(hits: int, false_alarms: int, trials: int, delta: float, confidence: float = 0.99) -> float:
-    """Return an ε that the mechanism's true ε at δ exceeds, with the confidence asked for (Clopper–Pearson).
+    """Return a lower confidence limit of the mechanism's true ε at δ (Clopper–Pearson).
 
-    (ε, δ)-privacy means P(hit) ≤ e^ε P(false alarm) + δ for every attack. So does its mirror image.
+    (ε, δ)-privacy means P(hit) ≤ e^ε P(false alarm) + δ for every attack, and the same with D and D' exchanged.
 
     Args:
-        hits: how often the attack said "D" on outputs from D.
-        false_alarms: how often it said "D" on outputs from the neighbour D'.
-        trials: outputs from each.
+        hits: how often the attack answered "D" on outputs from D.
+        false_alarms: how often it answered "D" on outputs from the neighbour D'.
+        trials: the number of outputs from each data set.
         delta: δ.
-        confidence: of the statement, both limits together.
+        confidence: the confidence of the statement, both limits together.
     """
     for name, count in (("hits", hits), ("false_alarms", false_alarms), ("trials", trials)):
         check_count(name, count, 0)
@@ -40,17 +40,17 @@ def epsilon_lower_bound(hits: int, false_alarms: int, trials: int, delta: float,
 
 
 def membership_audit(with_row: Tensor, without_row: Tensor, delta: float, confidence: float = 0.99) -> float:
-    """Attack a mechanism by a threshold on a score; return the ε it proves.
+    """Attack a mechanism by a threshold on a score, and return the lower bound on ε that the attack proves.
 
-    The first half of the scores chooses the threshold and which data set it speaks for; the second half is counted, so
-    that the choice costs nothing.
-    Whether a score is finite is a threshold too: an output of NaN or ∞ gives as much away as any other.
+    The first half of the scores chooses the threshold and its direction. The second half is counted, so that the choice
+    does not weaken the statement. The attack also tries to separate finite scores from NaN and ∞, which reveal as much
+    as any other output.
 
     Args:
         with_row: a score of each output on D. Shape (trials,).
         without_row: the same for the neighbour D'. Shape (trials,).
         delta: δ.
-        confidence: of the statement.
+        confidence: the confidence of the statement.
     """
     for name, given in (("with_row", with_row), ("without_row", without_row)):
         if not isinstance(given, Tensor) or given.ndim != 1 or given.is_complex() or given.dtype == torch.bool:
@@ -71,7 +71,7 @@ def membership_audit(with_row: Tensor, without_row: Tensor, delta: float, confid
 
 
 def _thresholds(scores: Tensor) -> list[float]:
-    """Return quantiles of the finite scores, and the two thresholds that set infinite ones apart."""
+    """Return quantiles of the finite scores, and the two thresholds that separate infinite scores."""
     finite, largest = scores[scores.isfinite()], torch.finfo(scores.dtype).max
     levels = torch.linspace(0.02, 0.98, 49, dtype=scores.dtype, device=scores.device)
     inner = finite.quantile(levels).tolist() if len(finite) else []

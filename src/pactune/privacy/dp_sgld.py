@@ -1,4 +1,4 @@
-"""Differentially private SGLD (Algorithm A.1, as it has to be): per-example clipping, one pass, disjoint batches."""
+"""Differentially private SGLD (Algorithm A.1, corrected): per-example clipping, one pass, disjoint batches."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["DPSGLD", "PrivateRun", "secret_generator"]
 
 
 class PrivateRun(NamedTuple):
-    """What a run gives.
+    """The outcome of a private run.
 
     Attributes:
-        params: θ_T of every chain, frozen parameters left out, with the chains as the first dimension.
-        privacy: what was given away, all chains together.
+        params: θ_T of every chain without frozen parameters. Shapes (chains, ...).
+        privacy: the privacy cost of all chains together.
         steps: T.
     """
 
@@ -38,9 +38,9 @@ class PrivateRun(NamedTuple):
 class DPSGLD:
     """θ ← θ − (η/h) Σ_{i∈batch} clip_γ(∇ℓ_i(θ)) + √(2η/τ) ξ, over disjoint batches of h rows, at most one pass.
 
-    The gradient of every example is clipped by itself, so that no row moves the sum by more than γ, rounding included,
-    however large its gradient is. Clipping the mean, as Algorithm A.1 is printed, leaves a
-    sensitivity of 2ηγ instead of 2ηγ/h. It is no `Dynamics` of a `Tuner`, which would hand it a mean gradient.
+    The gradient of every example is clipped separately, so that no row changes the sum by more than γ, rounding
+    included. Clipping the mean, as printed in Algorithm A.1, would have a sensitivity of 2ηγ instead of 2ηγ/h. This is
+    no `Dynamics` for a `Tuner`, since a `Tuner` passes the mean gradient of a batch.
 
     Args:
         lr: η.
@@ -59,7 +59,7 @@ class DPSGLD:
         Privacy(self.batch_size, self.clip, self.lr, tau)
 
     def privacy(self, rows: int, chains: int = 1) -> Privacy:
-        """Return what a run on `rows` rows gives away."""
+        """Return the privacy cost of a run on `rows` rows."""
         check_count("rows", rows)
         return Privacy(self.batch_size, self.clip, self.lr, self.inverse_temperature or float(rows), chains)
 
@@ -75,22 +75,22 @@ class DPSGLD:
         initial: Params | None = None,
         public_row: tuple[Tensor, Tensor] | None = None,
     ) -> PrivateRun:
-        """Run C chains, each with an order and noise of its own.
+        """Run C chains; each has its own order of the rows and its own noise.
 
-        A row whose gradient is not finite, or whose loss raises an exception, adds nothing to its step. There is no
-        word about it, which would tell that such a row is there.
+        A row adds nothing to its step if its gradient is not finite or its loss raises an exception. No message reports
+        this, since a message would reveal that such a row exists.
 
         Args:
-            model: gives the forward; its own parameters are left alone. Frozen parameters are not trained.
+            model: computes the forward; its parameters are not changed. Frozen parameters are not trained.
             data: inputs and targets. Shapes (s, ...) and (s, ...).
             loss: `loss(prediction, target)` of a batch of one row.
-            generator: of the order and the noise. There is no default: whoever knows the seed can subtract the noise.
-                `secret_generator(device)` draws one from the system's entropy.
+            generator: draws the order and the noise. There is no default, since anyone who knows the seed can subtract
+                the noise. `secret_generator(device)` seeds one from the system's entropy.
             chains: C.
             steps: T ≤ s/h; None takes the whole pass.
-            initial: θ_0, free of the data; None takes the model's parameters. The same for all chains.
+            initial: θ_0 of all chains, independent of the data; None takes the model's parameters.
             public_row: an input and a target that are no secret, in the shapes of a row; None takes zeros. The loss is
-                tried on it first, so that a mistake in the model or the loss is told.
+                called on it first, so that a mistake in the model or the loss is reported.
 
         Raises:
             SettingError: more than one pass, a model with batch statistics, no generator, or a loss that fails on the
@@ -140,7 +140,7 @@ class DPSGLD:
 
 
 def _check_run(model: object, data: object, loss: object, initial: object) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets; raise where an argument of `run` is of the wrong kind."""
+    """Return inputs and targets; raise if an argument of `run` has the wrong type or shape."""
     check_type("model", model, nn.Module, "an nn.Module")
     pair = data if isinstance(data, (tuple, list)) else ()
     if (
@@ -164,7 +164,7 @@ def _check_run(model: object, data: object, loss: object, initial: object) -> tu
 
 
 def secret_generator(device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a generator seeded from the system's entropy; the seed is neither returned nor kept."""
+    """Return a generator seeded from the system's entropy; the seed is not stored anywhere else."""
     generator = torch.Generator(device=device)
     generator.seed()
     return generator
@@ -185,7 +185,7 @@ def _public_row(given: object, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _own(model: nn.Module) -> Params:
-    """Return the parameters that are trained; frozen ones keep their values."""
+    """Return the parameters that are trained."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 

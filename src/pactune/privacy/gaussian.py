@@ -1,7 +1,7 @@
 """Exact (ε, δ) of the Gaussian mechanism (Balle and Wang 2018), and its composition as Gaussian differential privacy.
 
-A release f(S) + N(0, σ²I) is governed by one number, μ = Δ₂f/σ: how far apart, in standard deviations, two
-neighbouring data sets push it. Everything here is a function of μ.
+The privacy of a release f(S) + N(0, σ²I) depends on one number, μ = Δ₂f/σ: the distance between the outputs of two
+neighbouring data sets in standard deviations. Everything here is a function of μ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of(delta: float, mu: float) -> float:
-    """Return the least ε at which the mechanism is (ε, δ)-private, from above.
+    """Return the least ε at which the mechanism is (ε, δ)-private, rounded up.
 
     >>> round(epsilon_of(1e-5, 0.1), 5)
     0.34067
@@ -48,7 +48,7 @@ def epsilon_of(delta: float, mu: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest μ that is (ε, δ)-private, from below.
+    """Return the largest μ that is (ε, δ)-private, rounded down.
 
     >>> round(epsilon_of(1e-6, mu_of(0.5, 1e-6)), 6)
     0.5
@@ -63,7 +63,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 def compose(mus: Iterable[float]) -> float:
     """Return μ of several releases of the same data, √Σμ² (Dong, Roth and Su); exact for Gaussian mechanisms.
 
-    Releases that each touch other rows do not add up: they cost max μ, the parallel composition.
+    Releases of disjoint rows cost less, only max μ (parallel composition).
 
     >>> compose([3.0, 4.0])
     5.0
@@ -78,7 +78,7 @@ def compose(mus: Iterable[float]) -> float:
 
 
 def classical_epsilon(delta: float, mu: float) -> float:
-    """Return the textbook ε = μ√(2 log(1.25/δ)), valid below 1 only and larger than the exact one."""
+    """Return the textbook ε = μ√(2 log(1.25/δ)), which is valid below 1 only and larger than the exact ε."""
     _check_delta(delta)
     _check_mu(mu)
     return mu * math.sqrt(2 * math.log(1.25 / delta))

@@ -1,7 +1,7 @@
-"""Clipped per-example gradients that no row can break: not by a huge gradient, by NaN, nor by an exception.
+"""Clipped per-example gradients that stay bounded for every row: with a huge gradient, NaN, or an exception.
 
-The privacy of a step rests on one fact: whatever a row holds, its contribution has a norm of at most γ, and nothing
-else of the row is visible. NaN in the output or an exception would tell that a certain row is there.
+The privacy of a step rests on one fact: for every possible row, its contribution has a norm of at most γ, and nothing
+else of the row is visible. NaN in the output or an exception would reveal that a certain row exists.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pactune.trees import Params, add
 __all__ = ["Loss", "clip_row", "clipped_sums", "try_public_row"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-MOST_GRADIENTS = 2**24  # numbers held at once in per-example gradients
-MARGIN = 1 - 2**-20  # float64 rounds the norm, the products and a sum of up to 2³⁰ rows by less than is left here
+MOST_GRADIENTS = 2**24  # elements of all per-example gradients in memory at once
+MARGIN = 1 - 2**-20  # the missing share covers the float64 rounding of the norm, the products and a sum of 2³⁰ rows
 
 
 def clip_row(gradient: Params, bound: float) -> Params:
-    """Return g / max(1, ‖g‖/γ) in float64, with a norm of at most γ after all rounding; zeros where g is not finite.
+    """Return g / max(1, ‖g‖/γ) in float64, with a norm of at most γ after rounding; zeros if g is not finite.
 
     The gradient is divided by its largest element before it is squared, so that no finite gradient overflows.
 
@@ -46,8 +46,8 @@ def clipped_sums(model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Ten
     """Return Σ_i clip_γ(∇ℓ_i) of every chain, in float64. A row whose gradient cannot be computed adds nothing.
 
     Args:
-        model: gives the forward.
-        loss: of a batch of one row.
+        model: computes the forward.
+        loss: the loss of a batch of one row.
         params: θ of every chain. Shapes (chains, ...).
         x: inputs. Shape (chains, h, ...).
         y: targets. Shape (chains, h, ...).
@@ -57,9 +57,9 @@ def clipped_sums(model: nn.Module, loss: Loss, params: Params, x: Tensor, y: Ten
 
 
 def try_public_row(model: nn.Module, loss: Loss, params: Params, row: tuple[Tensor, Tensor]) -> None:
-    """Take the step's own sum over a row that says nothing of the data, so that a mistake in model or loss is told.
+    """Compute the gradient sum of a public row, so that a mistake in the model or the loss raises an error.
 
-    Later a row that fails adds nothing, in silence.
+    In the private steps a row that fails adds nothing and raises no error.
 
     Raises:
         SettingError: the gradient of the row cannot be computed.
@@ -77,7 +77,7 @@ def try_public_row(model: nn.Module, loss: Loss, params: Params, row: tuple[Tens
 
 
 def _summing(model: nn.Module, loss: Loss, params: Params, rows: int, bound: float) -> Callable[..., Params]:
-    """Return the function that clips and sums the gradients of all chains; it raises where a row does."""
+    """Return the function that clips and sums the gradients of all chains; it raises if a row does."""
 
     def example(values: Params, row: Tensor, target: Tensor) -> Params:
         def one(inner: Params) -> Tensor:
@@ -94,11 +94,11 @@ def _summing(model: nn.Module, loss: Loss, params: Params, rows: int, bound: flo
 
 
 def _without_failures(function: Callable[..., Params], params: Params, x: Tensor, y: Tensor) -> Params:
-    """Return the sums over all rows but those that raise, which are found by halving."""
+    """Return the sums over all rows except those that raise; they are found by halving the batch."""
     try:
         return function(params, x, y)
     except torch.OutOfMemoryError:
-        raise  # the shapes decide it, not what a row holds
+        raise  # it depends on the shapes, not on the content of a row
     except Exception:
         chains, rows = x.shape[:2]
         if chains > 1:

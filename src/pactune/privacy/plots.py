@@ -15,7 +15,7 @@ __all__ = ["FrontierCurves", "draw_frontier", "frontier_curves"]
 
 
 class FrontierCurves(NamedTuple):
-    """ε against δ, by the exact formula, by the textbook one, and as the paper claims it."""
+    """ε as a function of δ: by the exact formula, by the textbook formula, and by the paper's formula."""
 
     delta: list[float]
     exact: list[float]
@@ -24,10 +24,10 @@ class FrontierCurves(NamedTuple):
 
 
 def frontier_curves(privacy: Privacy) -> FrontierCurves:
-    """Return the frontier, and what two other formulas say of the same run.
+    """Return the frontier of a run, and the values of two other formulas for it.
 
-    The paper's Theorem A.5 is the textbook formula at half the sensitivity, so its ε is half of it, and for C chains it
-    charges Cε and Cδ where μ grows with √C.
+    The paper's Theorem A.5 is the textbook formula with half the sensitivity, so its ε is half as large. For C chains
+    it charges Cε and Cδ, while μ grows with √C.
     """
     points = frontier(privacy)
     deltas = [point.delta for point in points]

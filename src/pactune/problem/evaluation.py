@@ -15,13 +15,13 @@ __all__ = ["Evaluation", "average"]
 
 
 class Evaluation(NamedTuple):
-    """The risk of a data set in `eval()` mode, and whatever metrics the problem knows (accuracy)."""
+    """The risk of a data set in `eval()` mode, and the problem's metrics, such as the accuracy."""
 
     risk: float
     metrics: dict[str, float]
 
     def columns(self, prefix: str) -> dict[str, float]:
-        """Return the values as columns of a history, `valid_risk` and so on."""
+        """Return the values as columns of a history, such as `valid_risk`."""
         return {f"{prefix}_risk": self.risk, **{f"{prefix}_{name}": value for name, value in self.metrics.items()}}
 
 
@@ -33,7 +33,7 @@ def average(
     """Return the means over all rows.
 
     Raises:
-        SettingError: the metrics have other names from batch to batch.
+        SettingError: the names of the metrics differ between batches.
     """
     rows, risk, sums = 0, 0.0, dict[str, float]()
     for batch in batches:

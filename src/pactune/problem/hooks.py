@@ -1,6 +1,6 @@
-"""What the modules of λ do beside entering a loss: penalties, factors on the step size, initial parameters.
+"""The hooks of hyperparameter modules: penalties, factors on the step size, initial parameters.
 
-`pactune.problem.hyper` says how a module of your own takes part.
+`pactune.problem.hyper` describes the methods that a user's module may define.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def holders(hyper: nn.Module, hook: str) -> list[Any]:
 
 
 class Hooks:
-    """The hooks of all modules inside a hyper module, as functions of θ at the λ that the modules hold.
+    """The hooks of all modules inside a hyper module. They are functions of θ; the modules hold λ.
 
     Attributes:
-        penalties: the modules that add to the training risk.
-        rates: those that scale the step size.
-        initials: those that θ_0 passes through, in order.
+        penalties: the modules that add a penalty to the training risk.
+        rates: the modules that scale the step size.
+        initials: the modules that map a draw from P_0 to θ_0, in order.
     """
 
     def __init__(self, hyper: nn.Module) -> None:
@@ -42,8 +42,8 @@ class Hooks:
         paths = {module: path for path, module in hyper.named_modules()}
         self._prefixes = [f"{path}." if (path := paths[module]) else "" for module in self.penalties]
 
-    def penalties_know(self, *hooks: str) -> bool:
-        """Whether every penalty has these closed forms."""
+    def penalties_have(self, *hooks: str) -> bool:
+        """True if every penalty module defines these methods."""
         return all(callable(getattr(module, hook, None)) for module in self.penalties for hook in hooks)
 
     def penalty(self, params: Params) -> Tensor:
@@ -54,23 +54,23 @@ class Hooks:
         """Return the θ-gradient of the penalties, differentiable in θ and λ."""
         return _total(params, [_penalty_gradient(module, params) for module in self.penalties])
 
-    def try_on(self, params: Params) -> None:
-        """Call the hooks once.
+    def check(self, params: Params) -> None:
+        """Call every hook once and check its value.
 
         Raises:
-            SettingError: a hook fails or returns something else than its rule says.
+            SettingError: a hook fails, or returns a value of the wrong type or shape.
         """
         for module in self.penalties:
-            value = _called(module, "penalty", params)
+            value = _call(module, "penalty", params)
             if not isinstance(value, Tensor) or value.ndim:
                 raise SettingError(f"`penalty` of {_kind(module)} must return a scalar tensor, got {shown(value)}")
         for module in self.rates:
-            _check_tree(module, "learning_rates", _called(module, "learning_rates", params), params, whole=False)
+            _check_tree(module, "learning_rates", _call(module, "learning_rates", params), params, whole=False)
         for module in self.initials:
-            _check_tree(module, "initial", _called(module, "initial", params), params, whole=True)
+            _check_tree(module, "initial", _call(module, "initial", params), params, whole=True)
 
     def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
-        """Return the λ-derivative of ⟨∇penalty(θ), c⟩ for every λ of a penalty."""
+        """Return the λ-derivative of ⟨∇penalty(θ), c⟩, by the names of λ; a λ without a penalty is left out."""
         return {
             prefix + name: value
             for prefix, module in zip(self._prefixes, self.penalties, strict=True)
@@ -82,7 +82,7 @@ class Hooks:
         return _total(params, [module.penalty_product(params, vector) for module in self.penalties])
 
     def learning_rates(self, params: Params) -> Params:
-        """Return the factors on the step size by parameter name; a name that has none is left out."""
+        """Return the factors on the step size by parameter name; a parameter without a factor is left out."""
         total: Params = {}
         for module in self.rates:
             part = module.learning_rates(params)
@@ -100,7 +100,7 @@ def _kind(module: object) -> str:
     return type(module).__name__
 
 
-def _called(module: Any, hook: str, params: Params) -> object:
+def _call(module: Any, hook: str, params: Params) -> object:
     try:
         return getattr(module, hook)(params)
     except (PactuneError, torch.OutOfMemoryError):
@@ -111,7 +111,7 @@ def _called(module: Any, hook: str, params: Params) -> object:
 
 
 def _check_tree(module: object, hook: str, found: object, params: Params, *, whole: bool) -> None:
-    """Raise unless a hook returned tensors by parameter name; with `whole` all of them, in their shapes."""
+    """Raise unless a hook returned tensors by parameter name; `whole` asks for all parameters in their shapes."""
     rule = "every parameter in its shape" if whole else "a factor that fits the shape of each parameter it names"
     if not isinstance(found, Mapping):
         raise SettingError(f"`{hook}` of {_kind(module)} must return a dict with {rule}, got {shown(found)}")
@@ -140,7 +140,7 @@ def _total(params: Params, parts: list[Params]) -> Params:
 
 
 def _penalty_gradient(module: Any, params: Params) -> Params:
-    """Return a module's own closed form, or the derivative of its penalty."""
+    """Return the closed form if the module has one, else the derivative of its penalty."""
     if hasattr(module, "penalty_gradient"):
         return module.penalty_gradient(params)  # type: ignore[no-any-return]
     with torch.enable_grad():

@@ -1,19 +1,20 @@
-"""Ready-made hyperparameters, each an `nn.Module`, and the hooks through which any module of your own may enter.
+"""Ready-made hyperparameters, each an `nn.Module`, and the hooks that any module of yours may define.
 
-A hyperparameter module may define any of four methods; what it does not define it does not do:
+A hyperparameter module may define any of these four methods:
 
-- `penalty(params) -> Tensor`: a scalar added to the training risk. With `penalty_gradient(params) -> dict`, its
-  θ-gradient in closed form, no double backward is needed where the module enters through nothing else; with
-  `penalty_vjp(params, cotangent) -> dict` too, the λ-derivative of ⟨∇penalty, cotangent⟩ by the module's own parameter
-  names, the regularizer's gradient at K = 0 needs no backward at all. With `penalty_product(params, vector) -> dict`,
-  ∇²penalty times a vector, as well, steps are differentiated (K ≥ 1) in closed form around the loss.
+- `penalty(params) -> Tensor`: a scalar added to the training risk. Three further methods give its derivatives in closed
+  form and save time. With `penalty_gradient(params) -> dict`, the θ-gradient, no double backward is needed if the
+  module has no other hook. With `penalty_vjp(params, cotangent) -> dict` too, the λ-derivative of ⟨∇penalty, cotangent⟩
+  by the module's parameter names, the regularizer's gradient at K = 0 needs no backward at all. With
+  `penalty_product(params, vector) -> dict` too, ∇²penalty times a vector, the backward of a step (K ≥ 1) differentiates
+  the loss only.
 - `learning_rates(params) -> dict`: factors on the step size of the inner dynamics, one broadcastable tensor per name.
 - `initial(params) -> dict`: the initial parameters as a function of the hyperparameters; `params` is the draw from P_0.
 - `weigh(losses, index) -> Tensor`: the training risk from per-example losses and the rows they belong to.
 
-A module without hooks enters through the `train_loss` and `valid_loss` of `Problem`, or as a part of the model. Several
-modules join in an ordinary container, `nn.ModuleDict({"decay": WeightDecay(model), "rates": LearningRates(model)})`:
-penalties add up, learning-rate factors multiply, initial parameters pass from one to the next.
+A module without hooks acts through the `train_loss` and `valid_loss` of `Problem`, or as a part of the model. To use
+several modules, put them into `nn.ModuleDict({"decay": WeightDecay(model), "rates": LearningRates(model)})`: penalties
+add up, learning-rate factors multiply, initial parameters pass from one module to the next.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from pactune.checks import Rule, check_choice, check_count, check_number
 from pactune.errors import SettingError
-from pactune.problem.modules import as_ordinary
+from pactune.problem.modules import as_module
 from pactune.trees import Params, mul
 
 __all__ = ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"]
@@ -34,13 +35,13 @@ Granularity = Literal["element", "tensor", "global"]
 
 
 def _key(name: str) -> str:
-    """Turn a parameter's dotted name into one that a module may register."""
+    """Return a parameter's name without dots, which a module may not register."""
     return name.replace(".", "/")
 
 
 def _trainable(model: object) -> Params:
-    """Return the trainable parameters of a model, of which there is at least one."""
-    own = as_ordinary("model", model)
+    """Return the trainable parameters of a model; raise if there is none."""
+    own = as_module("model", model)
     found = {name: p for name, p in own.named_parameters() if p.requires_grad}
     if not found:
         raise SettingError(f"{type(model).__name__} has no trainable parameter to attach hyperparameters to")
@@ -48,7 +49,7 @@ def _trainable(model: object) -> Params:
 
 
 def check_values(hyper: nn.Module, params: Params) -> None:
-    """Raise where a ready-made module inside `hyper` was made from a model with other parameters."""
+    """Raise if a ready-made module inside `hyper` was made from a model with other parameters."""
     for module in hyper.modules():
         if isinstance(module, (_PerParameter, Initialization)):
             module.check_model(params)
@@ -96,8 +97,8 @@ class _PerParameter(nn.Module):
         """Return the value of each parameter that has one, by the parameter's name."""
         if self.per == "global":
             return dict.fromkeys(params, self.values["all"])
-        held = cast(Params, self.values._parameters)  # a ParameterDict's own look-up takes longer than a product
-        return {name: held[key] for name in params if (key := _key(name)) in held}
+        values = cast(Params, self.values._parameters)  # a look-up in the ParameterDict takes longer than a product
+        return {name: values[key] for name in params if (key := _key(name)) in values}
 
     def check_model(self, params: Params) -> None:
         """Raise unless the values belong to a model with these parameters."""
@@ -105,12 +106,12 @@ class _PerParameter(nn.Module):
             _check_values(self, dict(self.values.items()), params, shapes=self.per == "element")
 
     def extra_repr(self) -> str:
-        """Say the granularity."""
+        """Return the granularity, for `repr`."""
         return f"per={self.per!r}"
 
 
 class WeightDecay(_PerParameter):
-    """Weight decay, penalty ½ Σ λ θ², with a λ of its own for every element, every tensor, or one for all.
+    """Weight decay, penalty ½ Σ λ θ², with one λ per element, per tensor, or for the whole model.
 
     λ starts at `init` and has no sign constraint, as in the paper's experiments. Choose `per="element"` to reproduce
     them, `"tensor"` or `"global"` when the validation set is small and nothing guards against overfitting it.
@@ -118,7 +119,7 @@ class WeightDecay(_PerParameter):
     Args:
         model: the model whose trainable parameters are decayed.
         per: "element", "tensor" or "global".
-        init: where λ starts.
+        init: the initial value of λ.
 
     Example:
         >>> decay = WeightDecay(nn.Linear(3, 2), per="tensor", init=0.1)
@@ -141,7 +142,7 @@ class WeightDecay(_PerParameter):
         return mul(self._matched(params), params)
 
     def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
-        """Return θ ⊙ c, summed over what shares a λ: the derivative of ⟨λ ⊙ θ, c⟩."""
+        """Return θ ⊙ c, the derivative of ⟨λ ⊙ θ, c⟩, summed over the elements that share a λ."""
         products = mul({name: params[name] for name in self._matched(params)}, cotangent)
         if self.per == "global":
             return {"values.all": torch.stack([product.sum() for product in products.values()]).sum()}
@@ -198,7 +199,7 @@ class Initialization(nn.Module):
         self.values = nn.ParameterDict({_key(n): nn.Parameter(p.detach().clone()) for n, p in trainable.items()})
 
     def initial(self, params: Params) -> Params:
-        """Return θ_0 = λ for the parameters it holds, the draw from P_0 for others."""
+        """Return θ_0 = λ for the parameters that have a value here, and the draw from P_0 for the others."""
         return {name: self.values.get(_key(name), p) for name, p in params.items()}
 
     def check_model(self, params: Params) -> None:
@@ -209,9 +210,9 @@ class Initialization(nn.Module):
 class ExampleWeights(nn.Module):
     """A weight 2·sigmoid(λ_i) in (0, 2) for every training example; all start at 1.
 
-    Enters the training risk as mean(w_i ℓ_i). In the short form of `Problem` the loss must know `reduction="none"`,
-    as the losses of `torch.nn.functional` do, and `train` must be tensors, a `Dataset`, or a `DataLoader` with a
-    standard sampler, so that rows are known by number.
+    The training risk becomes mean(w_i ℓ_i). In the short form of `Problem` the loss must accept `reduction="none"`, as
+    the losses of `torch.nn.functional` do. `train` must be tensors, a `Dataset`, or a `DataLoader` with a standard
+    sampler, so that the number of every row is known.
 
     Args:
         rows: the number of training examples; `Problem` refuses any other number.
@@ -239,6 +240,6 @@ class ExampleWeights(nn.Module):
         return 2.0 * torch.sigmoid(self.logits)
 
     def weigh(self, losses: Tensor, index: Tensor) -> Tensor:
-        """Return mean(w_i ℓ_i) over a mini-batch; a loss with several numbers per row counts with their mean."""
+        """Return mean(w_i ℓ_i) over a mini-batch; a row with several losses counts with their mean."""
         per_row = losses.reshape(len(losses), -1).mean(1)
         return (self.weights()[index.to(self.logits.device)] * per_row).mean()

@@ -21,7 +21,7 @@ Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
 
 
 class Losses:
-    """The losses as they were given, called on a batch with the model and the hyper module as they stand.
+    """The user's losses and metrics, called on a batch with the present values of the model and the hyper module.
 
     Args:
         loss: `loss(prediction, target)`, the short form.
@@ -31,11 +31,11 @@ class Losses:
         weigher: the module that weighs the examples of the training set, in the short form.
 
     Attributes:
-        knows_rows: whether `rows` returns the losses of single rows.
-        reduction: "mean" or "sum" where the loss of the short form says so.
+        knows_rows: True if `rows` can return the losses of single rows.
+        reduction: "mean" or "sum" if the loss of the short form has such a setting, else None.
 
     Raises:
-        SettingError: neither one loss nor two, or one that cannot be called.
+        SettingError: the losses are of neither form, or one of them cannot be called.
     """
 
     def __init__(
@@ -57,16 +57,21 @@ class Losses:
 
     @property
     def general(self) -> bool:
-        """Whether each side has a loss of its own."""
+        """True for the general form: one loss for training, another for validation."""
         return self._loss is None
 
     @property
     def weighs(self) -> bool:
-        """Whether the examples of the training set are weighed."""
+        """True if a hyperparameter module weighs the training examples."""
         return self._weigher is not None
 
-    def given(self) -> dict[str, Any]:
-        """Return losses and metrics by the names of `Problem`'s arguments."""
+    @property
+    def higher_is_better(self) -> bool:
+        """False if the metrics say, as torchmetrics do, that a smaller number is better."""
+        return getattr(self._metrics, "higher_is_better", None) is not False
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the losses and metrics by the names of `Problem`'s arguments."""
         return {
             "loss": self._loss,
             "train_loss": self._train_loss,
@@ -101,7 +106,7 @@ class Losses:
         """Return the metrics of a batch.
 
         Raises:
-            SettingError: the user's function fails, or returns something else than numbers by name.
+            SettingError: the user's function fails, or does not return a dict of numbers.
         """
         if self._metrics is None:
             return {}
@@ -109,7 +114,7 @@ class Losses:
             found = self._metrics(model, batch.data)
         except (PactuneError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # it is the user's code
+        except Exception as error:  # the user's code may raise anything
             raise SettingError(
                 f"`metrics` fails with {type(error).__name__}: {error}; it is called as metrics(model, batch) on the "
                 "batches of every data set"
@@ -123,7 +128,7 @@ class Losses:
 
 
 def stated_reduction(loss: object) -> str | None:
-    """Return how a loss says that it puts its rows together, "mean" or "sum"; None where it says nothing.
+    """Return the `reduction` of a loss, "mean" or "sum"; None if it has no such argument or attribute.
 
     >>> stated_reduction(nn.functional.mse_loss), stated_reduction(nn.MSELoss(reduction="sum"))
     ('mean', 'sum')
@@ -135,7 +140,7 @@ def stated_reduction(loss: object) -> str | None:
 
 
 def knows_reduction(loss: object) -> bool:
-    """Whether a loss can be asked for the losses of single rows."""
+    """True if a loss has an argument `reduction`, so that it can return the losses of single rows."""
     try:
         return callable(loss) and "reduction" in inspect.signature(loss).parameters
     except (TypeError, ValueError):  # some callables, of C for instance, have no signature
@@ -152,7 +157,7 @@ def inputs_and_target(data: Any) -> tuple[Any, ...]:
 
 
 def accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
-    """Return the share of right answers where the target is a class number, else nothing."""
+    """Return the share of right answers; an empty dict if the target is no class number."""
     *inputs, target = inputs_and_target(data)
     if not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
         return {}
@@ -163,7 +168,7 @@ def accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
 
 
 def _checked_metrics(found: object) -> Mapping[str, Tensor | float]:
-    """Return metrics; raise unless each has a name of its own and is one real number."""
+    """Return the metrics; raise unless each has an allowed name and is one real number."""
     if not isinstance(found, Mapping):
         raise SettingError(f"`metrics` must return a dict of numbers by name, got {shown(found)}")
     for name, value in found.items():
@@ -177,7 +182,7 @@ def _checked_metrics(found: object) -> Mapping[str, Tensor | float]:
 
 
 def _is_float(value: Any) -> bool:
-    """Tell whether a value that is no text can be a float."""
+    """True if a value is no text and can be a float."""
     try:
         float(value)
     except (TypeError, ValueError, OverflowError):
@@ -186,7 +191,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _check(loss: object, train_loss: object, valid_loss: object) -> None:
-    """Raise unless there is one loss, or two of the general form."""
+    """Raise unless there is one loss of the short form, or both losses of the general form."""
     short, general = loss is not None, (train_loss is not None, valid_loss is not None)
     if short and not any(general):
         wanted = {"loss": loss}

@@ -1,4 +1,4 @@
-"""What a problem needs to know of its modules: who is θ, who is λ, where they live, and in which mode they are."""
+"""The modules of a problem: which of their tensors are θ and λ, where the modules hold them, and the modules' mode."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pactune.streams import forked_rng, seed_forward
 from pactune.trees import Params
 
 __all__ = [
-    "Names",
-    "as_ordinary",
+    "ModuleTensors",
+    "as_module",
     "evaluating",
     "mode",
     "refuse_torchscript",
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 
-def as_ordinary(name: str, given: object) -> nn.Module:
-    """Return a module in which other tensors can stand in the place of its parameters.
+def as_module(name: str, given: object) -> nn.Module:
+    """Return a module whose parameters can be replaced by other tensors during a call.
 
-    Of a module that `torch.compile` returned it is the module inside. The two share their parameters and buffers.
+    For a module that `torch.compile` returned, this is the original module. Both share parameters and buffers.
 
     Raises:
-        SettingError: no module, a module of TorchScript, or one with parameters that have no shape yet.
+        SettingError: `given` is no module, contains TorchScript, or has parameters without a shape.
     """
     module = uncompiled(given)
     if not isinstance(module, nn.Module):
@@ -52,7 +52,7 @@ def as_ordinary(name: str, given: object) -> nn.Module:
 
 
 def _refuse_exported(name: str, module: nn.Module) -> None:
-    """Raise for a module of `torch.export`, whose own `train` and `eval` only raise."""
+    """Raise for a module of `torch.export`: its `train` and `eval` raise when they are called."""
     if isinstance(module, torch.fx.GraphModule) and "train" in vars(module):
         raise SettingError(
             f"`{name}` must have a training and an evaluation mode, and a module of torch.export has none; pass the "
@@ -61,7 +61,7 @@ def _refuse_exported(name: str, module: nn.Module) -> None:
 
 
 def refuse_torchscript(name: str, module: nn.Module) -> None:
-    """Raise for a module of TorchScript, whose parameters and buffers cannot be replaced."""
+    """Raise for a module with TorchScript inside: its parameters and buffers cannot be replaced."""
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise SettingError(
             f"`{name}` must be an ordinary nn.Module, got {type(module).__name__} with TorchScript inside, whose "
@@ -70,13 +70,13 @@ def refuse_torchscript(name: str, module: nn.Module) -> None:
 
 
 def uncompiled(function: Any) -> Any:
-    """Return a function or module as it was before `torch.compile`; anything else as it is."""
+    """Return the original of what `torch.compile` returned; any other function or module unchanged."""
     original = getattr(function, "_orig_mod", None) or getattr(function, "_torchdynamo_orig_callable", None)
     return function if original is None else original
 
 
 def warn_if_compiled(model: object) -> None:
-    """Say that tuning does without `torch.compile`."""
+    """Warn that tuning calls a compiled model without its compiled code."""
     if uncompiled(model) is not model or (isinstance(model, nn.Module) and any(True for _ in _compiled_parts(model))):
         warn_user(
             "the model is compiled by torch.compile; tuning calls the module without the compiled code, which has no "
@@ -86,7 +86,7 @@ def warn_if_compiled(model: object) -> None:
 
 
 def _compiled_parts(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Yield the attributes by which `torch.compile` redirects a module's calls, with their values without it."""
+    """Yield the attributes that `torch.compile` set to redirect a module's calls, with the values that undo it."""
     for part in model.modules():
         if "_orig_mod" in part._modules:  # torch.compile(module)
             yield vars(part), "forward", part._modules["_orig_mod"]
@@ -94,22 +94,22 @@ def _compiled_parts(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any
             yield vars(part), "_compiled_call_impl", None
 
 
-class Names:
-    """Who is θ, who is λ, and where the modules keep them (ties included)."""
+class ModuleTensors:
+    """The names of θ and λ, and the slots in which the modules hold them; tied parameters have several slots."""
 
     def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
         hyper_ids = {id(p): name for name, p in hyper.named_parameters() if p.requires_grad}
-        own = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in hyper_ids}
-        if not own:
+        theta = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in hyper_ids}
+        if not theta:
             raise SettingError(f"{type(model).__name__} has no trainable parameter of its own")
         if not hyper_ids:
             raise SettingError(f"{type(hyper).__name__} has no parameter that requires a gradient: nothing to tune")
-        self._own, self._lambda = list(own), list(hyper_ids.values())
-        own_ids = {id(p): name for name, p in own.items()}
+        self._theta_names, self._lambda_names = list(theta), list(hyper_ids.values())
+        theta_ids = {id(p): name for name, p in theta.items()}
         self.params, self.hyper, self.buffers = TensorSlots(), TensorSlots(), TensorSlots()
         for name, p in model.named_parameters(remove_duplicate=False):
-            if id(p) in own_ids:
-                self.params.add(own_ids[id(p)], *owner(model, name))
+            if id(p) in theta_ids:
+                self.params.add(theta_ids[id(p)], *owner(model, name))
             elif id(p) in hyper_ids:
                 self.hyper.add(hyper_ids[id(p)], *owner(model, name))
         for name, p in hyper.named_parameters(remove_duplicate=False):
@@ -124,25 +124,25 @@ class Names:
     def parameters(self) -> Params:
         """Return θ, sharing its memory with the model."""
         every = self.params.tensors()
-        return {name: every[name].detach() for name in self._own}
+        return {name: every[name].detach() for name in self._theta_names}
 
     def hyperparameters(self) -> Params:
         """Return λ, sharing its memory with the hyper module."""
         return {name: value.detach() for name, value in self.hyper_leaves().items()}
 
     def hyper_leaves(self) -> Params:
-        """Return λ as the hyper module itself holds it, with `.grad`."""
+        """Return λ as the parameters of the hyper module, which have `.grad`."""
         every = self.hyper.tensors()
-        return {name: every[name] for name in self._lambda}
+        return {name: every[name] for name in self._lambda_names}
 
-    def place(self) -> tuple[torch.device, torch.dtype]:
-        """Return the one device and the one type of all parameters."""
+    def device_and_dtype(self) -> tuple[torch.device, torch.dtype]:
+        """Return the device and the type that all parameters share; raise if they differ."""
         tensors = self.parameters() | {f"hyper {k}": v for k, v in self.hyperparameters().items()}
-        places = {(value.device, value.dtype) for value in tensors.values()}
-        if len(places) > 1:
-            found = ", ".join(sorted(f"{device}/{dtype}" for device, dtype in places))
+        pairs = {(value.device, value.dtype) for value in tensors.values()}
+        if len(pairs) > 1:
+            found = ", ".join(sorted(f"{device}/{dtype}" for device, dtype in pairs))
             raise SettingError(f"model and hyper must be on one device and of one type, got {found}; use `.to(...)`")
-        return places.pop()
+        return pairs.pop()
 
 
 @contextmanager
@@ -166,18 +166,18 @@ def restored_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put the model into `eval()` mode without gradients and with fixed draws, and all back as it was afterwards."""
-    with mode(model, training=False), _calling_itself(model), forked_rng(device), torch.no_grad():
+    """Evaluate in `eval()` mode, without gradients, with seeded random draws; restore everything on exit."""
+    with mode(model, training=False), _without_compiled_code(model), forked_rng(device), torch.no_grad():
         seed_forward(device, 0)
         yield
 
 
 @contextmanager
-def _calling_itself(model: nn.Module) -> Iterator[None]:
-    """Call a compiled model without its compiled code."""
+def _without_compiled_code(model: nn.Module) -> Iterator[None]:
+    """Let calls of a compiled model run its original code."""
     before = [(store, attribute, store[attribute]) for store, attribute, _ in _compiled_parts(model)]
-    for store, attribute, plain in list(_compiled_parts(model)):
-        store[attribute] = plain
+    for store, attribute, original in list(_compiled_parts(model)):
+        store[attribute] = original
     try:
         yield
     finally:

@@ -17,11 +17,11 @@ from pactune.problem.evaluation import Evaluation, average
 from pactune.problem.hooks import Hooks, holders
 from pactune.problem.hyper import ExampleWeights, check_values
 from pactune.problem.inner_problem import InnerProblem
+from pactune.problem.loss_checks import as_risk, is_sum, naming_failure, structure
 from pactune.problem.losses import Closure, Losses, Metrics, inputs_and_target
-from pactune.problem.modules import Names, as_ordinary, evaluating, mode, uncompiled, warn_if_compiled
+from pactune.problem.modules import ModuleTensors, as_module, evaluating, mode, uncompiled, warn_if_compiled
 from pactune.problem.provenance import DataMark
 from pactune.problem.tensor_slots import call_with
-from pactune.problem.trials import as_risk, failing_on, is_sum, structure
 from pactune.streams import forked_rng
 from pactune.trees import Params, clone
 
@@ -29,33 +29,34 @@ __all__ = ["Evaluation", "Problem"]
 
 T = TypeVar("T")
 
-MOST_BLOCKS = 256  # calls of a loss that only knows means, when single rows are judged
+MOST_BLOCKS = 256  # calls of a loss that returns only means, when the losses of single rows are needed
 
 
 class Problem(InnerProblem):
     """A bilevel problem: a model, its hyperparameters, and the training and validation risk.
 
-    Short form: `loss(model(x), y)` on both sides. General form: `train_loss(model, batch, hyper)` and
+    Short form: `loss(model(x), y)` for training and validation. General form: `train_loss(model, batch, hyper)` and
     `valid_loss(model, batch, hyper)`, where `model` is called as usual and `hyper` is any module.
 
     Args:
-        model: any `nn.Module`. Its trainable parameters are θ; frozen ones stay as they are. Of a model that
-            `torch.compile` returned, tuning uses the module inside, without compiled code.
+        model: any `nn.Module`. Its trainable parameters are θ; frozen ones do not change. For a model that
+            `torch.compile` returned, tuning uses the original module, without compiled code.
         hyper: an `nn.Module` whose parameters are λ. It may also be a part of the model.
         train: tensors `(x, y)`, a `Dataset` or a `DataLoader`; or a `DataMark` of one, whose rows have identifiers.
         valid: the same, for the validation set.
-        loss: `loss(prediction, target)`, the mean over the rows; a sum over them is refused.
+        loss: `loss(prediction, target)`, the mean over the rows; a sum over the rows is refused.
         train_loss: the general form, instead of `loss`.
         valid_loss: the general form, instead of `loss`.
         batch_size: rows of a training mini-batch; None takes all rows at every step.
         valid_batch_size: rows of a validation mini-batch; None takes all rows.
-        metrics: `metrics(model, batch)` returns further numbers to report, averaged over the rows. By default the
-            accuracy, where the target is a class number and there are two scores or more. Every batch must have the
-            same names; "risk" is taken.
+        metrics: `metrics(model, batch)` returns a dict of further numbers to report, averaged over the rows. Every
+            batch must have the same names, and no name may be "risk". The first number decides the verdict on a test
+            set: larger is better, unless the function has an attribute `higher_is_better = False`. By default the
+            accuracy is reported if the target is a class number and the model returns at least two scores.
 
     Raises:
-        DataError: for empty, unknown or ill-fitting data.
-        SettingError: for a wrong combination of losses, or parameters that do not fit.
+        DataError: the data are empty, of unknown type, or on another device.
+        SettingError: the losses are of neither form, or `hyper` does not fit the model.
 
     Example:
         >>> model = nn.Linear(3, 2)
@@ -82,13 +83,13 @@ class Problem(InnerProblem):
         metrics: Metrics | None = None,
     ) -> None:
         warn_if_compiled(model)
-        model, hyper = as_ordinary("model", model), as_ordinary("hyper", hyper)
+        model, hyper = as_module("model", model), as_module("hyper", hyper)
         weigher = _weigher(hyper) if loss is not None else None
         loss, train_loss, valid_loss, metrics = map(uncompiled, (loss, train_loss, valid_loss, metrics))
         self._losses = Losses(loss, train_loss, valid_loss, metrics, weigher)
         self.model, self.hyper = model, hyper
-        self._names, self._hooks = Names(model, hyper), Hooks(hyper)
-        self.device, self.dtype = self._names.place()
+        self._tensors, self._hooks = ModuleTensors(model, hyper), Hooks(hyper)
+        self.device, self.dtype = self._tensors.device_and_dtype()
         self._identifiers = tuple(data.rows if isinstance(data, DataMark) else None for data in (train, valid))
         train, valid = (data.source if isinstance(data, DataMark) else data for data in (train, valid))
         self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
@@ -102,102 +103,102 @@ class Problem(InnerProblem):
         """This problem alone."""
         return [self]
 
-    # The state of the modules, as dictionaries
+    # The tensors of the modules, as dictionaries
 
     def parameters(self) -> Params:
-        """Return θ, the model's trainable parameters that are not hyperparameters, sharing their memory."""
-        return self._names.parameters()
+        """Return θ, the model's trainable parameters without λ, sharing their memory."""
+        return self._tensors.parameters()
 
     def hyperparameters(self) -> Params:
         """Return λ, sharing its memory with the hyper module."""
-        return self._names.hyperparameters()
+        return self._tensors.hyperparameters()
 
     def hyper_leaves(self) -> Params:
-        """Return λ as the hyper module itself holds it, with `.grad`."""
-        return self._names.hyper_leaves()
+        """Return λ as the parameters of the hyper module, which have `.grad`."""
+        return self._tensors.hyper_leaves()
 
     def buffers(self) -> Params:
         """Return the model's buffers, sharing their memory."""
-        return self._names.buffers.tensors()
+        return self._tensors.buffers.tensors()
 
     def tensors(self) -> list[Tensor]:
-        """Return the parameters and buffers of both modules, as the modules hold them."""
+        """Return all parameters and buffers of both modules."""
         modules = (self.model, self.hyper)
         return [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
 
     @torch.no_grad()
     def load_hyper(self, values: Params) -> None:
-        """Copy λ into the user's own hyper module."""
+        """Copy λ into the user's hyper module."""
         for name, value in self.hyperparameters().items():
             value.copy_(values[name])
 
     @torch.no_grad()
     def load(self, params: Params, buffers: Params) -> None:
-        """Copy θ and the buffers into the user's own model."""
+        """Copy θ and the buffers into the user's model."""
         for name, value in self.parameters().items():
             value.copy_(params[name])
         for name, value in self.buffers().items():
             value.copy_(buffers[name])
 
     def in_type(self, dtype: torch.dtype) -> Problem:
-        """Return the same problem on copies of model and hyper in another floating-point type."""
+        """Return the same problem in another floating-point type, with copies of the model and the hyper module."""
         model, hyper = copy.deepcopy((self.model, self.hyper))
         return Problem(
             model.to(dtype),
             hyper.to(dtype),
             train=in_type(self.train, dtype),
             valid=in_type(self.valid, dtype),
-            **self._losses.given(),
+            **self._losses.arguments(),
         )
 
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
-        """Return the problem on some rows only; model and hyper are shared."""
+        """Return the problem on some rows only, with the same model and hyper module."""
         twin = copy.copy(self)
-        twin.__dict__.pop("sample_ids", None)  # those of the whole samples
+        twin.__dict__.pop("sample_ids", None)  # the cached identities of the whole samples
         twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
         chosen = zip(self._identifiers, (train_rows, valid_rows), strict=True)
         twin._identifiers = tuple(None if ids is None else [ids[i] for i in rows.tolist()] for ids, rows in chosen)
         return twin
 
     def losses(self) -> tuple[object, ...]:
-        """Return the losses and metrics as they were given."""
-        return tuple(self._losses.given().values())
+        """Return the user's losses and metrics."""
+        return tuple(self._losses.arguments().values())
 
     # Structure
 
     @property
     def has_buffers(self) -> bool:
         """True if the model has buffers."""
-        return bool(self._names.buffers.tensors())
+        return bool(self._tensors.buffers.tensors())
 
     @property
     def has_penalty(self) -> bool:
-        """Whether a penalty is added to the training risk."""
+        """True if a module adds a penalty to the training risk."""
         return bool(self._hooks.penalties)
 
     @property
     def has_learning_rates(self) -> bool:
-        """Whether hyperparameters scale the step size."""
+        """True if hyperparameters scale the step size."""
         return bool(self._hooks.rates)
 
     @property
     def has_initial(self) -> bool:
-        """Whether the initial parameters depend on hyperparameters."""
+        """True if the initial parameters depend on hyperparameters."""
         return bool(self._hooks.initials)
 
     @property
     def enters_losses(self) -> bool:
-        """Whether λ may enter the losses themselves; if not, no double backward is ever needed for λ alone."""
-        return self._losses.general or self._losses.weighs or self._names.hyper_inside_model
+        """True if the losses may depend on λ; if not, a λ-derivative needs no double backward through a loss."""
+        return self._losses.general or self._losses.weighs or self._tensors.hyper_inside_model
 
     @property
     def predicts_with_hyper(self) -> bool:
-        """Whether λ is a part of the model, so that a prediction depends on it."""
-        return self._names.hyper_inside_model
+        """True if λ is a part of the model, so that a prediction depends on it."""
+        return self._tensors.hyper_inside_model
 
     @cached_property
     def sample_ids(self) -> tuple[DataMark, DataMark]:
-        """The identities of the training and of the validation sample."""
+        """The identities of the training and the validation sample."""
         train, valid = self._identifiers
         return DataMark("train", self.train, train), DataMark("valid", self.valid, valid)
 
@@ -206,14 +207,14 @@ class Problem(InnerProblem):
     def predict(self, params: Params, batch: Batch) -> tuple[Any, Any]:
         """Return the model's output at θ, and the target."""
         *inputs, target = inputs_and_target(batch.data)
-        return call_with([(self._names.params, params)], lambda: self.model(*inputs)), target
+        return call_with([(self._tensors.params, params)], lambda: self.model(*inputs)), target
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
-        """Return R_T without the penalty; a training forward writes its statistics into `buffers`."""
+        """Return R_T without the penalty. A training forward writes its statistics into `buffers`."""
         return self._call(self._losses.train, params, hyper, buffers, batch, "train")
 
     def valid_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
-        """Return R_V; hand in copies of the buffers, since the forward may write into them."""
+        """Return R_V. Pass copies of the buffers, since the forward may write into them."""
         return self._call(self._losses.valid, params, hyper, buffers, batch, "valid")
 
     def penalty(self, params: Params, hyper: Params) -> Tensor:
@@ -226,26 +227,26 @@ class Problem(InnerProblem):
 
     @cached_property
     def has_penalty_vjp(self) -> bool:
-        """Whether λ enters through penalties alone, and all of them know their derivative in closed form."""
-        alone = not (self.enters_losses or self.has_learning_rates or self.has_initial)
-        return self.has_penalty and alone and self._hooks.penalties_know("penalty_vjp")
+        """True if λ acts through penalties only and every penalty has a `penalty_vjp`."""
+        only = not (self.enters_losses or self.has_learning_rates or self.has_initial)
+        return self.has_penalty and only and self._hooks.penalties_have("penalty_vjp")
 
     def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
-        """Return the λ-derivative of ⟨∇penalty(θ), c⟩ by the modules' closed forms; zeros for a λ without a penalty."""
+        """Return the λ-derivative of ⟨∇penalty(θ), c⟩ in closed form; zeros for a λ without a penalty."""
         found = self._hooks.penalty_vjp(params, cotangent)
         return {name: found[name] if name in found else torch.zeros_like(value) for name, value in hyper.items()}
 
     @cached_property
     def has_closed_steps(self) -> bool:
-        """Whether λ enters a step, other than through ∇R_T, by penalties alone that know all their derivatives."""
-        return not self.has_learning_rates and self._hooks.penalties_know("penalty_vjp", "penalty_product")
+        """True if a step depends on λ through ∇R_T and through penalties with closed-form derivatives only."""
+        return not self.has_learning_rates and self._hooks.penalties_have("penalty_vjp", "penalty_product")
 
     def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
-        """Return ∇²penalty(θ) v by the modules' closed forms."""
+        """Return ∇²penalty(θ) v in closed form."""
         return self._with_hyper(hyper, lambda: self._hooks.penalty_product(params, vector))
 
     def learning_rates(self, params: Params, hyper: Params) -> Params:
-        """Return the factors on the step size by parameter name; a name that has none is left out."""
+        """Return the factors on the step size by parameter name; a parameter without a factor is left out."""
         return self._with_hyper(hyper, lambda: self._hooks.learning_rates(params))
 
     def initial(self, params: Params, hyper: Params) -> Params:
@@ -253,16 +254,16 @@ class Problem(InnerProblem):
         return self._with_hyper(hyper, lambda: self._hooks.initial(params))
 
     def try_losses(self) -> None:
-        """Call losses, metrics and hooks once on first batches, so that a mistake is reported before anything runs.
+        """Call losses, metrics and hooks once on the first batches, so that a mistake is reported before training.
 
         Raises:
             DataError: a loss fails on its data, or is not finite.
             SettingError: a loss is a sum over the rows, or metrics or hooks break their rules.
         """
-        self._with_hyper(self.hyperparameters(), lambda: self._hooks.try_on(self.parameters()))
+        self._with_hyper(self.hyperparameters(), lambda: self._hooks.check(self.parameters()))
         for role, source, risk in (("train", self.train, self.train_risk), ("valid", self.valid, self.valid_risk)):
             batch = source.first()
-            with failing_on(f"the {role} loss", role), forked_rng(self.device), torch.no_grad():
+            with naming_failure(f"the {role} loss", role), forked_rng(self.device), torch.no_grad():
                 value = risk(self.parameters(), self.hyperparameters(), clone(self.buffers()), batch)
             if not bool(torch.isfinite(value)):
                 raise DataError(
@@ -272,10 +273,10 @@ class Problem(InnerProblem):
             self._try_rows(role, batch)
 
     def _try_rows(self, role: str, batch: Batch) -> None:
-        """Try the metrics, and whether the loss of a role is a mean over the rows."""
+        """Call the metrics once, and check that the loss is a mean over the rows."""
         closure = self._losses.train if role == "train" else self._losses.valid
         with evaluating(self.model, self.device):
-            with failing_on("`metrics`", role):
+            with naming_failure("`metrics`", role):
                 self._losses.metrics(self.model, batch)
             summed = self._losses.reduction == "sum"
             if self._losses.reduction is None and (role == "valid" or self._losses.general):
@@ -290,29 +291,34 @@ class Problem(InnerProblem):
             raise SettingError(message)
 
     def try_test(self, source: Source) -> None:
-        """Evaluate a test set's first batch, so that a mistake is reported before anything runs.
+        """Evaluate the first batch of a test set, so that a mistake is reported before training.
 
         Raises:
-            DataError: it is not of the validation set's structure, or the validation loss fails on it.
+            DataError: the batch has another structure than the validation set, or the validation loss fails on it.
         """
         batch, wanted = next(source.evaluation()), structure(self.valid.first().data)
         if structure(batch.data) != wanted:
             raise DataError(f"`test` must be made like `valid`, {wanted}, got {structure(batch.data)}")
-        with evaluating(self.model, self.device), failing_on("the valid loss", "test"):
+        with evaluating(self.model, self.device), naming_failure("the valid loss", "test"):
             as_risk("the valid loss", self._losses.valid(self.model, self.hyper, batch))
             self._losses.metrics(self.model, batch)
 
+    @property
+    def higher_is_better(self) -> bool:
+        """The direction of the first metric, by which the verdict on a test set is given."""
+        return self._losses.higher_is_better
+
     def metric_names(self) -> set[str]:
-        """Return the names of the metrics, found on the validation set's first batch."""
-        with evaluating(self.model, self.device), failing_on("`metrics`", "valid"):
+        """Call the metrics on the first validation batch and return their names."""
+        with evaluating(self.model, self.device), naming_failure("`metrics`", "valid"):
             return set(self._losses.metrics(self.model, self.valid.first()))
 
-    # Evaluation of the user's own model
+    # Evaluation of the user's model
 
     def evaluate(self, source: Source) -> Evaluation:
-        """Evaluate the model as it stands on a whole data set, in `eval()` mode and without the penalty.
+        """Evaluate the user's model on a whole data set, in `eval()` mode and without the penalty.
 
-        In the general form the training set is evaluated by `train_loss`, whose batches may be of another structure.
+        In the general form the training set is evaluated by `train_loss`, since its batches may have another structure.
         """
         closure = self._losses.train if self.is_general(source) else self._losses.valid
         with evaluating(self.model, self.device):
@@ -323,9 +329,10 @@ class Problem(InnerProblem):
             )
 
     def readings(self, params: Params, hyper: Params, buffers: Params, batch: Batch, *, general: bool) -> Params:
-        """Return what `evaluate` averages, for one batch at given tensors; `general` asks for the training loss.
+        """Return the risk (under the name "") and the metrics of one batch, as `evaluate` averages them.
 
-        A pure function, for many runs at once. The model must be in `eval()` mode.
+        A pure function of the tensors, for many runs at once. `general` uses the training loss. The model must be in
+        `eval()` mode.
         """
         closure = self._losses.train if general else self._losses.valid
 
@@ -333,18 +340,18 @@ class Problem(InnerProblem):
             found = {"": closure(self.model, self.hyper, batch), **self._losses.metrics(self.model, batch)}
             return {name: torch.as_tensor(value, device=self.device) for name, value in found.items()}
 
-        names = self._names
-        return call_with([(names.params, params), (names.hyper, hyper), (names.buffers, buffers)], read)
+        slots = self._tensors
+        return call_with([(slots.params, params), (slots.hyper, hyper), (slots.buffers, buffers)], read)
 
     def is_general(self, source: Source) -> bool:
-        """Whether a data set is evaluated by the training loss: the training set in the general form."""
+        """True if `evaluate` uses the training loss for a data set: for the training set in the general form."""
         return source is self.train and self._losses.general
 
     def row_losses(self, source: Source) -> Tensor:
         """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
 
-        A loss of `torch.nn.functional` is asked for `reduction="none"`. Any other is called on one row at a time, or
-        on blocks of rows where there are more than `MOST_BLOCKS`.
+        A loss of `torch.nn.functional` is called with `reduction="none"`. Any other loss is called on one row at a
+        time, or on blocks of rows if there are more than `MOST_BLOCKS` rows.
         """
         with evaluating(self.model, self.device):
             if self._losses.knows_rows:
@@ -355,9 +362,9 @@ class Problem(InnerProblem):
             return torch.stack([self._losses.valid(self.model, self.hyper, b) for b in batches]).double().cpu()
 
     def training_mode(self) -> AbstractContextManager[None]:
-        """Put a model that is in `eval()` into training mode, and every flag back on exit.
+        """Put a model in `eval()` mode into training mode, and restore every flag on exit.
 
-        A model in training mode is left alone, since parts of it may be in `eval()` on purpose.
+        A model in training mode is left unchanged, since the user may have put parts of it into `eval()` mode.
         """
         return nullcontext() if self.model.training else mode(self.model, training=True)
 
@@ -366,18 +373,18 @@ class Problem(InnerProblem):
     def _call(
         self, closure: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch, role: str
     ) -> Tensor:
-        names = self._names
-        parts = [(names.params, params), (names.hyper, hyper), (names.buffers, buffers)]
-        value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=names.buffers)
+        slots = self._tensors
+        parts = [(slots.params, params), (slots.hyper, hyper), (slots.buffers, buffers)]
+        value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=slots.buffers)
         return as_risk(f"the {role} loss", value)
 
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
-        return call_with([(self._names.hyper, hyper)], function)
+        return call_with([(self._tensors.hyper, hyper)], function)
 
 
 def _weigher(hyper: nn.Module) -> Any:
-    """Return the module that weighs examples, None where there is none."""
+    """Return the module that weighs examples; None if there is none."""
     found = holders(hyper, "weigh")
     if len(found) > 1:
         raise SettingError(f"at most one hyperparameter module may weigh examples, got {len(found)}")

@@ -1,6 +1,6 @@
-"""Provenance: which data touched which thing, so that a certificate can refuse what its theorem does not cover.
+"""Provenance: which samples touched the model, λ and the prior. A certificate needs it to check its theorem.
 
-Data are known by their rows, not by their names: two samples overlap when they share a row, however they were cut.
+Samples are compared by their rows, not by their names: two samples overlap if they share a row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pactune.errors import DataError
 from pactune.problem.data import Source, as_source
-from pactune.problem.row_identity import RowSketch
+from pactune.problem.row_identity import RowFingerprints
 
 __all__ = ["DataMark", "Provenance"]
 
@@ -27,10 +27,10 @@ class DataMark:
 
     Args:
         name: for messages.
-        source: the sample: tensors, a `Dataset`, a `DataLoader`, or what a `Problem` made of them.
-        rows: one identifier per row. By default a row is known by its inputs, up to rounding, so two equal rows are
-            one. Give identifiers where equal rows are different observations, or where rows change when they are read
-            (augmentation). Samples that are compared must both have identifiers, or neither.
+        source: the sample: tensors, a `Dataset`, a `DataLoader`, or `problem.train`.
+        rows: one identifier per row. By default rows are compared by their inputs, up to rounding. Give identifiers if
+            equal rows are different observations, or if rows change when they are read (augmentation). Two samples
+            can be compared if both have identifiers, or neither.
     """
 
     name: str
@@ -49,7 +49,7 @@ class DataMark:
 
     @cached_property
     def identifiers(self) -> list[object] | None:
-        """The identifiers that were given, as plain values; None where rows are known by their inputs."""
+        """The identifiers as plain values; None if rows are compared by their inputs."""
         if self.rows is None:
             return None
         if len(self.rows) != self.size:
@@ -57,23 +57,23 @@ class DataMark:
         return [_plain(row) for row in self.rows]
 
     @cached_property
-    def sketch(self) -> RowSketch:
-        """What the rows are known by where they have no identifiers.
+    def fingerprints(self) -> RowFingerprints:
+        """The fingerprints of the rows, for samples without identifiers.
 
         Raises:
             DataError: the rows change when they are read again.
         """
-        sketch = RowSketch.of(self.data.evaluation())
-        again = list(self.data.again())
-        if again and not sketch.holds(again):
+        fingerprints = RowFingerprints.of(self.data.evaluation())
+        again = list(self.data.reread())
+        if again and not fingerprints.contain(again):
             raise DataError(
                 f"the rows of {self.name} change when they are read again (augmentation, or a sampler that draws); "
                 "give DataMark(name, data, rows=...) an identifier of the underlying row for every row"
             )
-        return sketch
+        return fingerprints
 
     def shared(self, other: DataMark) -> int:
-        """Return how many rows of another sample are rows of this one.
+        """Return how many rows of another sample are also rows of this sample.
 
         Raises:
             DataError: the rows of the two samples cannot be compared.
@@ -83,42 +83,42 @@ class DataMark:
             known = set(mine)
             return sum(row in known for row in others)
         if mine is None and others is None:
-            _ = other.sketch  # the other's rows must not change either
-            return self.sketch.shared(other.data.evaluation())
+            _ = other.fingerprints  # raises if the rows of the other sample change
+            return self.fingerprints.shared(other.data.evaluation())
         raise DataError(
             f"{self.name if others is None else other.name} has identifiers and "
             f"{other.name if others is None else self.name} has none; give both samples identifiers, or neither"
         )
 
     def repeated(self) -> int:
-        """Return how many rows of the sample equal another of its rows."""
+        """Return how many rows of the sample are equal to another row of it."""
         if self.identifiers is None:
-            return self.sketch.repeated()
+            return self.fingerprints.repeated()
         return sum(count for count in Counter(self.identifiers).values() if count > 1)
 
-    def light(self) -> DataMark:
-        """Return the same mark with less in memory: it can be compared with samples that still have their data.
+    def without_data(self) -> DataMark:
+        """Return the same mark with less in memory. It can be compared with samples that still have their data.
 
-        Tensors are let go. Data that have to be read are not read for this; they are kept without what was cached.
+        Tensors are freed. A data set that has to be read is kept, without its cached batches.
         """
         if self.rows is None and self.data.draws:
-            return DataMark(self.name, self.data.bare())
+            return DataMark(self.name, self.data.uncached())
         twin = DataMark(self.name, None, self.rows)
         kept: dict[str, Any] = {"size": self.size, "identifiers": self.identifiers}
-        twin.__dict__.update(kept if self.rows is not None else {**kept, "sketch": self.sketch})
+        twin.__dict__.update(kept if self.rows is not None else {**kept, "fingerprints": self.fingerprints})
         return twin
 
     def describe(self) -> str:
-        """Return name and size."""
+        """Return the name and the number of rows."""
         return f"{self.name} ({self.size} rows)"
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """For every thing (model, hyperparameters, prior, ...) the samples that touched it.
+    """For every thing ("model", "hyper", "prior", …) the samples that touched it.
 
-    Immutable; `touch` returns a new one. What is not recorded is not known, and a certificate that needs it is
-    refused, unless `stated` says in words that somebody vouches for it.
+    Immutable; `touch` returns a new one. A certificate is refused if it needs a record that is missing. `stated` lists
+    in words what the user vouches for.
 
     Example:
         >>> import torch
@@ -132,31 +132,31 @@ class Provenance:
     stated: tuple[str, ...] = ()
 
     def touch(self, thing: str, *sample_ids: DataMark) -> Provenance:
-        """Record that samples had a part in a thing; without samples, that none had."""
+        """Record that samples touched a thing; without samples, record that no sample did."""
         before = self.touched.get(thing, ())
         fresh = tuple(mark for mark in sample_ids if all(mark is not old for old in before))
         return replace(self, touched={**self.touched, thing: (*before, *fresh)})
 
     def state(self, words: str) -> Provenance:
-        """Record what somebody vouches for; it is printed with every certificate."""
+        """Record a statement that the user vouches for; every certificate prints it."""
         return replace(self, stated=(*self.stated, words))
 
     def knows(self, thing: str) -> bool:
-        """Say whether it is recorded what touched a thing."""
+        """Return True if there is a record of the samples that touched a thing."""
         return thing in self.touched
 
     def touches(self, thing: str, sample: DataMark) -> list[str]:
-        """Return, in words, every way in which a sample touched a thing, or may have touched it."""
+        """Return a sentence for every recorded sample that shares rows with `sample`, or may share rows with it."""
         return [words for mark in self.touched.get(thing, ()) if (words := _overlap(mark, sample))]
 
     def describe(self) -> dict[str, Any]:
-        """Return what is known as plain data."""
+        """Return the records as plain data."""
         things = {thing: [mark.describe() for mark in sample_ids] for thing, sample_ids in self.touched.items()}
         return {"touched": things, "stated": list(self.stated)}
 
 
 def _overlap(mark: DataMark, sample: DataMark) -> str:
-    """Return in words what two samples share; nothing where they share nothing."""
+    """Return in words how many rows two samples share; an empty text if they share none."""
     try:
         count = mark.shared(sample)
     except DataError as error:
@@ -165,13 +165,13 @@ def _overlap(mark: DataMark, sample: DataMark) -> str:
 
 
 def _device(data: Any) -> torch.device:
-    """Return where the first tensor is."""
+    """Return the device of the first tensor."""
     parts = data if isinstance(data, (list, tuple)) else [data]
     return next((part.device for part in parts if isinstance(part, Tensor)), torch.device("cpu"))
 
 
 def _plain(row: object) -> object:
-    """Return an identifier as a plain value: numbers of torch and NumPy are equal to Python's."""
+    """Return an identifier as a plain value, so that numbers of torch and NumPy equal Python's."""
     value = row.item() if hasattr(row, "item") else row
     try:
         hash(value)

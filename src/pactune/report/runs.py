@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pactune.columns import Row
+from pactune.columns import PREFIXES, RISK, Row, metric_names
 from pactune.report.page import Figure, Line, Section, Table
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 
 __all__ = ["run_sections"]
 
-FIGURES = {
-    "risk": ("train_risk", "valid_risk", "test_risk"),
-    "accuracy": ("train_accuracy", "valid_accuracy", "test_accuracy"),
-    "regularizer √Y": ("regularizer",),
-}
 SHOWN = ("inner", "inner_steps", "outer", "objective", "hypergradient", "path_hypergradient", "online", "restart")
 
 
@@ -48,11 +43,18 @@ def _other(folder: Path, lines: Sequence[Row]) -> Section:
 
 def _section(name: str, lines: Sequence[Row]) -> Section:
     tuned, plain = (_history(lines, kind) for kind in ("row", "plain row"))
-    figures = [_figure(title, columns, tuned, plain) for title, columns in FIGURES.items()]
+    figures = [_figure(title, columns, tuned, plain) for title, columns in _families(tuned or plain).items()]
     end = next((line for line in reversed(lines) if line["kind"] == "end"), None)
     words = [f"Status: {end['status']}." if end else "The run has no end yet."]
     words += [f"Verdict: {end['verdict']}."] if end and end.get("verdict") else []
     return Section(name, words, [], [figure for figure in figures if figure.lines], [_facts(lines, tuned)])
+
+
+def _families(rows: list[Row]) -> dict[str, list[str]]:
+    """Return the columns of each figure by its title."""
+    names = [RISK, *metric_names(rows[-1] if rows else ())]
+    families = {name.replace("_", " "): [f"{prefix}{name}" for prefix in PREFIXES] for name in names}
+    return {**families, "regularizer √Y": ["regularizer"]}
 
 
 def _history(lines: Sequence[Row], kind: str) -> list[Row]:

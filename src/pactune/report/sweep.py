@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pactune import __version__
+from pactune.columns import RISK, column_title, metric_names
 from pactune.report.page import Figure, Line, Section, Table, write_page
 from pactune.tracking.status import succeeded
 
@@ -17,20 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["SweepTables", "mean_lines", "number_text", "shown_columns", "write_sweep_page"]
 
 SEED = "seed"  # the key that a mean is taken over
-COLUMNS = {
-    "objective": "objective",
-    "valid_risk": "validation risk",
-    "valid_accuracy": "validation accuracy",
-    "test_risk": "test risk",
-    "test_accuracy": "test accuracy",
-}
-SHORT = {
-    "valid_risk": "valid risk",
-    "valid_accuracy": "valid acc.",
-    "test_risk": "test risk",
-    "test_accuracy": "test acc.",
-}
-CURVES = ("test_accuracy", "valid_accuracy", "valid_risk", "regularizer")
 MOST_LINES = 12  # of a figure
 
 
@@ -58,7 +45,7 @@ def write_sweep_page(found: SweepTables, path: Path) -> Path:
     if SEED in found.keys:
         words = [f"Mean over {SEED}s, with one standard error where there are at least two."]
         sections.append(Section(f"Over {SEED}s", words, [_means(found)]))
-    figures = [_figure(found, column) for column in CURVES if column in found.history]
+    figures = [_figure(found, column) for column in _curve_columns(found.history) if column in found.history]
     if figures:
         words = ["Mean over seeds." if SEED in found.keys else "One line per cell.", *_left_out(found)]
         sections.append(Section("Along the run", words, figures=figures))
@@ -74,9 +61,16 @@ def write_sweep_page(found: SweepTables, path: Path) -> Path:
     return write_page(path, "pactune sweep", sections, f"pactune {__version__}")
 
 
+def _curve_columns(history: pd.DataFrame) -> list[str]:
+    metrics = [f"{data_set}_{name}" for name in metric_names(map(str, history)) for data_set in ("test", "valid")]
+    return [*metrics, "valid_risk", "regularizer"]
+
+
 def shown_columns(cells: pd.DataFrame) -> dict[str, str]:
-    """Return the columns of a sweep's table that are worth showing, with their titles."""
-    return {name: title for name, title in COLUMNS.items() if name in cells and cells[name].notna().any()}
+    """Return the titles of the columns that a sweep's table shows, by column: the objective, risks and metrics."""
+    numbers = [RISK, *metric_names(map(str, cells))]
+    columns = ["objective", *(f"{data_set}_{name}" for data_set in ("valid", "test") for name in numbers)]
+    return {name: column_title(name) for name in columns if name in cells and cells[name].notna().any()}
 
 
 def number_text(value: Any) -> str:
@@ -109,7 +103,7 @@ def _overview(found: SweepTables) -> Section:
     ]
     shown = shown_columns(found.cells)
     plain = _plain_ends(found)
-    header = [*found.keys, "status", "outer steps", *shown.values(), *(f"plain {COLUMNS[name]}" for name in plain)]
+    header = [*found.keys, "status", "outer steps", *shown.values(), *(f"plain {column_title(name)}" for name in plain)]
     rows = [
         [
             *(str(row[key]) for key in found.keys),
@@ -125,8 +119,9 @@ def _overview(found: SweepTables) -> Section:
 
 def _plain_ends(found: SweepTables) -> dict[str, dict[tuple[Any, ...], Any]]:
     """Return by column and cell the last number of the plain run."""
-    names = [name for name in ("valid_accuracy", "test_accuracy") if name in found.plain]
-    names = names or [name for name in ("valid_risk", "test_risk") if name in found.plain]
+    numbers = metric_names(map(str, found.plain)) or [RISK]
+    columns = [f"{data_set}_{name}" for data_set in ("valid", "test") for name in numbers]
+    names = [name for name in columns if name in found.plain]
     rows = found.plain.to_dict("records")
     return {name: {_values(row, found.keys): row[name] for row in rows} for name in names}
 
@@ -161,7 +156,7 @@ def _figure(found: SweepTables, column: str) -> Figure:
         lines.append(_curve(group, column, label, "solid", number))
         if not others and column in found.plain:
             lines.append(_curve(found.plain, column, "plain training", "dot", number + 4))
-    title = COLUMNS.get(column, column)
+    title = column_title(column)
     return Figure(title, "outer step", title, lines)
 
 

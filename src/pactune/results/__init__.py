@@ -1,5 +1,5 @@
-"""What a run gives, and who listens to it: the result, its verdict, its plots, and callbacks.
+"""The result of a run, its verdict and plots, and the callbacks that a run calls.
 
-A run writes rows and ends in a `Result`. Nothing here runs anything. A new method of the result or a new event for
-listeners belongs here.
+A run adds rows to its history and ends in a `Result`. Nothing in this room runs a model. A new method of the result or
+a new event for callbacks belongs here.
 """

@@ -1,4 +1,4 @@
-"""What may listen to a run, and the progress bar as the first listener."""
+"""`Callback`, the base of callbacks of a run, and the callbacks that show its progress."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pactune.checks import check_flag, shown
-from pactune.columns import Row
+from pactune.columns import Row, column_title, judged_column
 from pactune.errors import SettingError, warn_user
 
 if TYPE_CHECKING:
     from pactune.results.result import Result
-    from pactune.tuning.tuner import Tuner
 
 __all__ = ["Callback", "ProgressBar", "ProgressLines", "as_callbacks", "progress_for", "report_error"]
 
@@ -25,41 +24,44 @@ LINE_SECONDS = 10.0  # at most one plain line in this time
 
 
 class Callback:
-    """Override what you need; raise `StopIteration` in `on_outer_step` to end the run."""
+    """Base of callbacks: override the events that you need.
 
-    def on_fit_begin(self, tuner: Tuner, outer_steps: int) -> None:
+    In all events `tuner` is the `Tuner` that runs. Raise `StopIteration` in `on_outer_step` to end the run.
+    """
+
+    def on_fit_begin(self, tuner: Any, outer_steps: int) -> None:
         """Before the first outer step."""
 
-    def on_resume(self, tuner: Tuner, rows: list[Row]) -> None:
+    def on_resume(self, tuner: Any, rows: list[Row]) -> None:
         """After `on_fit_begin` when a run is resumed. `rows` is the history so far."""
 
-    def on_outer_step(self, tuner: Tuner, row: Row) -> None:
+    def on_outer_step(self, tuner: Any, row: Row) -> None:
         """After the inner steps of an outer step, before λ moves. `row` is the new row of the history."""
 
-    def on_hyper_step(self, tuner: Tuner) -> None:
+    def on_hyper_step(self, tuner: Any) -> None:
         """After λ moved, which it does at the beginning of the next outer step; step a scheduler of `outer` here."""
 
-    def on_plain_step(self, tuner: Tuner, row: Row) -> None:
-        """After an outer step of the plain run, while the model and the hyper module hold its values."""
+    def on_plain_step(self, tuner: Any, row: Row) -> None:
+        """After an outer step of plain training, while the model and the hyper module hold its values."""
 
-    def on_fit_end(self, tuner: Tuner, result: Result) -> None:
-        """At the end: done, converged, stopped, interrupted or diverged. `result.status` says which."""
+    def on_fit_end(self, tuner: Any, result: Result) -> None:
+        """At the end of a run without an error; `result.status` tells how it ended."""
 
-    def on_fit_error(self, tuner: Tuner, error: BaseException) -> None:
-        """When any other error ends the run, also one that another listener raised; close what is open here.
+    def on_fit_error(self, tuner: Any, error: BaseException) -> None:
+        """When an error ends the run, also an error of another callback. Close open files here.
 
         The error is raised afterwards. The run may have failed before `on_fit_begin`.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run must know of this listener: numbers, texts, tensors and containers of them.
+        """Return the state that a resumed run restores: numbers, texts, tensors and containers of them.
 
-        A listener that steps a scheduler returns the scheduler's `state_dict()` here.
+        A callback that steps a scheduler returns the scheduler's `state_dict()` here.
         """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` returned, before `on_fit_begin`."""
+        """Restore a state that `state_dict` returned. A resumed run calls this before `on_fit_begin`."""
 
 
 class ProgressBar(Callback):
@@ -70,11 +72,11 @@ class ProgressBar(Callback):
         self.bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
         self._task = self.bar.add_task("", total=total)
 
-    def on_resume(self, tuner: Tuner, rows: list[Row]) -> None:
-        """Move the bar over what is done."""
+    def on_resume(self, tuner: Any, rows: list[Row]) -> None:
+        """Move the bar past the outer steps that are done."""
         self.bar.update(self._task, advance=len(rows))
 
-    def on_outer_step(self, tuner: Tuner, row: Row) -> None:
+    def on_outer_step(self, tuner: Any, row: Row) -> None:
         """Move the bar."""
         self.bar.update(self._task, advance=1, description=_summary(row))
 
@@ -85,11 +87,11 @@ class ProgressLines(Callback):
     def __init__(self, total: int) -> None:
         self._total, self._done, self._last = total, 0, time.monotonic()
 
-    def on_resume(self, tuner: Tuner, rows: list[Row]) -> None:
-        """Count what is done."""
+    def on_resume(self, tuner: Any, rows: list[Row]) -> None:
+        """Count the outer steps that are done."""
         self._done += len(rows)
 
-    def on_outer_step(self, tuner: Tuner, row: Row) -> None:
+    def on_outer_step(self, tuner: Any, row: Row) -> None:
         """Print a line, at most every ten seconds."""
         self._done += 1
         now = time.monotonic()
@@ -98,26 +100,26 @@ class ProgressLines(Callback):
             print(f"outer step {self._done}/{self._total}: {_summary(row)}", file=sys.stderr, flush=True)
 
 
-def as_callbacks(given: object) -> tuple[Callback, ...]:
-    """Return the listeners of a run, checked."""
-    listeners = tuple(given) if isinstance(given, (list, tuple)) else (given,)
-    if isinstance(given, Callback) or not all(isinstance(listener, Callback) for listener in listeners):
-        raise SettingError(f"`callbacks` must be a list of Callback objects, got {shown(given)}")
-    return listeners
+def as_callbacks(value: object) -> tuple[Callback, ...]:
+    """Return the argument `callbacks` as a tuple; raise unless it is a list of callbacks."""
+    callbacks = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if isinstance(value, Callback) or not all(isinstance(callback, Callback) for callback in callbacks):
+        raise SettingError(f"`callbacks` must be a list of Callback objects, got {shown(value)}")
+    return callbacks
 
 
-def report_error(listeners: Iterable[Callback], tuner: Tuner, error: BaseException) -> None:
-    """Tell every listener of an error. A listener that fails now only causes a warning and hides no error."""
-    for listener in listeners:
+def report_error(callbacks: Iterable[Callback], tuner: Any, error: BaseException) -> None:
+    """Call `on_fit_error` of every callback. If one fails, it only causes a warning and does not hide the error."""
+    for callback in callbacks:
         try:
-            listener.on_fit_error(tuner, error)
+            callback.on_fit_error(tuner, error)
         except Exception as another:
-            warn_user(f"{type(listener).__name__}.on_fit_error failed: {another!r}")
+            warn_user(f"{type(callback).__name__}.on_fit_error failed: {another!r}")
 
 
 @contextmanager
 def progress_for(wanted: bool | None, *, total: int) -> Iterator[Callback]:
-    """Give the listener for `progress`: True shows it, False does not, None shows it on a terminal only."""
+    """Yield the callback for the argument `progress`: True shows progress, False does not, None on a terminal only."""
     check_flag("progress", wanted, none="for a terminal only")
     terminal = sys.stderr.isatty()
     if wanted is False or (wanted is None and not terminal):
@@ -131,7 +133,5 @@ def progress_for(wanted: bool | None, *, total: int) -> Iterator[Callback]:
 
 
 def _summary(row: Row) -> str:
-    shown = [f"objective {row['objective']:.4g}"]
-    shown += [f"validation risk {row['valid_risk']:.4g}"] if "valid_risk" in row else []
-    shown += [f"test accuracy {row['test_accuracy']:.3f}"] if "test_accuracy" in row else []
-    return ", ".join(shown)
+    columns = ("objective", "valid_risk", judged_column(row))
+    return ", ".join(f"{column_title(name)} {row[name]:.4g}" for name in columns if name in row)

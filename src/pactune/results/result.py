@@ -1,4 +1,4 @@
-"""What a run gives back: its history, the kept model and hyperparameters, and the plain training run beside it."""
+"""`Result`: the history of a run, the kept model and hyperparameters, and the plain training run beside it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class ObjectiveValue(NamedTuple):
 
     @classmethod
     def of(cls, found: RoundValue, zeta: float) -> ObjectiveValue:
-        """Return J with its parts.
+        """Return J and its parts.
 
         Raises:
-            DivergenceError: one of them, or the gradient, is not finite.
+            DivergenceError: J or its gradient is not finite.
         """
         value = cls(found.risk, found.regularizer, found.risk + zeta * found.regularizer)
         if not (math.isfinite(value.total) and math.isfinite(found.length)):
@@ -51,18 +51,18 @@ class Result:
     """The outcome of `Tuner.fit`.
 
     Attributes:
-        model: the user's own model, with the kept parameters and buffers.
-        hyper: the user's own hyper module, with the λ that the kept parameters were trained with.
+        model: the user's model, with the kept parameters and buffers.
+        hyper: the user's hyper module, with the λ that the kept parameters were trained with.
         status: "completed", "converged", "interrupted" (Ctrl-C) or "diverged".
         zeta: ζ of the kept run.
-        kept_run: "tuned", or "plain" where the rule of `zeta="auto"` prefers plain training.
-        kept_step: the outer step of that run whose parameters were kept; 0 when there is none.
+        kept_run: "tuned", or "plain" if `zeta="auto"` prefers plain training.
+        kept_step: the outer step of that run whose parameters were kept; 0 if there is none.
         rows: the history as a list of rows.
-        plain_rows: the same for plain training with λ fixed where it started.
+        plain_rows: the same for plain training with λ fixed at its start.
         trials: with `zeta="auto"`, the held-out score of every candidate and outer step.
-        verdict: whether tuning paid and how that is known, in words.
-        pays: the same as a truth value; None when it is unclear.
-        provenance: which data touched the model and the hyperparameters; a certificate asks for it.
+        verdict: a sentence that says if tuning paid, with the numbers behind it.
+        pays: True if tuning paid, False if it did not, None if that is unclear.
+        provenance: the samples that touched the model and the hyperparameters; a certificate needs it.
     """
 
     model: nn.Module
@@ -80,12 +80,12 @@ class Result:
 
     @property
     def history(self) -> pd.DataFrame:
-        """A row per outer step: risks, accuracies, regularizer, objective, hypergradient norm and seconds."""
+        """A row per outer step: risks, metrics, regularizer, objective, hypergradient norm and seconds."""
         return _frame(self.rows)
 
     @property
     def plain(self) -> pd.DataFrame:
-        """The same columns for plain training with λ fixed where it started, as far as they apply."""
+        """The history of plain training with λ fixed at its start; it has the columns that do not depend on tuning."""
         return _frame(self.plain_rows)
 
     @property
@@ -95,7 +95,7 @@ class Result:
         return next((row for row in rows if row["outer_step"] == self.kept_step), {})
 
     def plot(self) -> Figure:
-        """Draw risks, accuracies, and the two parts of the objective against the outer step."""
+        """Draw risks, metrics, and the two parts of the objective against the outer step."""
         from pactune.results.plots import draw_history
 
         return draw_history(self)

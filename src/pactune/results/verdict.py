@@ -1,9 +1,11 @@
-"""Whether tuning paid, and how that is known."""
+"""The verdict: does tuning pay, and by which numbers is that known?"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from pactune.columns import DIVERGENCE_COLUMNS, RISK, Row, column_title, judged_column
 
 if TYPE_CHECKING:
     from pactune.results.result import Result
@@ -12,7 +14,7 @@ __all__ = ["Verdict", "diverged_at", "judge_held_out", "judge_run"]
 
 
 class Verdict(NamedTuple):
-    """Whether tuning paid; None when it cannot be said."""
+    """True if tuning pays, False if it does not, None if that is unclear; and the reason in words."""
 
     pays: bool | None
     verdict: str
@@ -28,37 +30,43 @@ def judge_held_out(gain: float, error: float) -> Verdict:
     return Verdict(True, f"tuning pays: {numbers}")
 
 
-def judge_run(result: Result) -> Verdict:
-    """Judge a run at a fixed ζ: by the test set where one was given, else by the objective.
+def judge_run(result: Result, *, higher_is_better: bool = True) -> Verdict:
+    """Judge a run at a fixed ζ by its test set, or by the objective if there is no test set.
 
-    The objective of the first outer step is that of plain training, since λ has not moved yet.
+    On a test set the problem's first metric decides, or the risk if the problem has no metric. Without a test set the
+    objective of the kept step is compared with that of the first one, which is plain training: λ has not moved yet.
+
+    Args:
+        result: the run; `verdict` and `pays` are not read.
+        higher_is_better: the direction of the first metric.
     """
     if not result.rows or not result.plain_rows:
         return Verdict(None, "nothing to compare with plain training")
     if (step := diverged_at(result.plain_rows)) is not None:
         return Verdict(None, f"nothing to compare with: plain training diverged in outer step {step}")
     kept, plain = result.kept, result.plain_rows[-1]
-    for name, sign in (("test_accuracy", 1), ("test_risk", -1)):
-        if name in kept and name in plain:
-            return _by_test(name.replace("_", " "), kept[name], plain[name], sign)
-    return _by_objective(kept, result.rows[0])
+    column = judged_column(kept)
+    if column is None or column not in plain:
+        return _by_objective(kept, result.rows[0])
+    sign = 1 if higher_is_better and column != f"test_{RISK}" else -1
+    return _by_test(column_title(column), kept[column], plain[column], sign)
 
 
-def diverged_at(rows: list[dict[str, Any]]) -> int | None:
-    """Return the outer step in which a run's parameters or training risk ceased to be finite; None if they are."""
-    wrong = [
-        row for row in rows if not all(math.isfinite(row.get(name, 0.0)) for name in ("weight_norm", "train_risk"))
-    ]
-    return int(wrong[0]["outer_step"]) if wrong else None
+def diverged_at(rows: list[Row]) -> int | None:
+    """Return the first outer step whose parameters or training risk are not finite; None if all are."""
+    for row in rows:
+        if not all(math.isfinite(row.get(name, 0.0)) for name in DIVERGENCE_COLUMNS):
+            return int(row["outer_step"])
+    return None
 
 
-def _by_test(what: str, tuned: float, plain: float, sign: int) -> Verdict:
+def _by_test(title: str, tuned: float, plain: float, sign: int) -> Verdict:
     pays = sign * (tuned - plain) > 0
     words = "pays" if pays else "does not pay"
-    return Verdict(pays, f"tuning {words} on the test set: {what} {tuned:.4g}, plain training {plain:.4g}")
+    return Verdict(pays, f"tuning {words} on the test set: {title} {tuned:.4g}, plain training {plain:.4g}")
 
 
-def _by_objective(kept: dict[str, Any], first: dict[str, Any]) -> Verdict:
+def _by_objective(kept: Row, first: Row) -> Verdict:
     pays = kept["objective"] < first["objective"]
     words = f"J {kept['objective']:.4g} at the kept step, {first['objective']:.4g} before λ moved"
     if not pays:

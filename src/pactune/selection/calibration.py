@@ -1,10 +1,10 @@
-"""Choosing β without test data: the best bound among those that select nothing from shuffled targets.
+"""Choose β without test data: the best bound among the values that select nothing from shuffled targets.
 
 β sets the inverse temperature τ = βn_T of the Langevin dynamics. A small β is a hot chain: each feature then costs
-about 1/τ of validation risk, and weak features are missed. A large β lets chance features in. Shuffling the target rows
-makes every feature a chance feature, so the share of shuffles in which a first feature would be taken estimates the
-probability of a false selection when nothing is true. Among the β that keep this share low, the one whose path reaches
-the smallest Eq. 5 is taken: the paper tunes τ in the same sense, "to improve the bound".
+about 1/τ of validation risk, and weak features are missed. A large β selects features by chance. Shuffling the target
+makes every feature irrelevant, so the share of shuffles that select a feature estimates the probability of a false
+selection. Among the β that keep this share low, the one whose path reaches the smallest Eq. 5 is taken. The paper tunes
+τ in the same sense, "to improve the bound".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pactune.selection.rows import Rows, location
 
 __all__ = ["ShuffleCalibration", "calibrated_beta", "false_selection_rates", "theory_zeta"]
 
-# Models (shuffles times features) judged at once: keeps memory flat.
+# Models (shuffles times features) computed at once; it limits the memory.
 _BATCH_MODELS = 100_000
 
 
@@ -42,7 +42,7 @@ class ShuffleCalibration:
 
 
 def theory_zeta(beta: float, learning_rate: float) -> float:
-    """Weight ζ = √(βη/4) of the regularizer that the bound asks for."""
+    """Return ζ = √(βη/4), the weight of the regularizer in the bound."""
     return math.sqrt(beta * learning_rate / 4.0)
 
 
@@ -54,16 +54,16 @@ def calibrated_beta(
     max_features: int,
     settings: ShuffleCalibration | None = None,
 ) -> float:
-    """Choose β from the rows at hand.
+    """Choose β from the given rows.
 
-    Candidates are the values up to the first whose rate of false selections on shuffled targets exceeds the level (the
-    smallest value always is one). The candidate whose forward path reaches the smallest objective wins, the largest of
-    them where all select nothing.
+    Candidates are the values before the first one whose rate of false selections on shuffled targets exceeds the level;
+    the smallest value is always a candidate. The candidate whose forward path reaches the smallest objective is chosen,
+    or the largest candidate if all select nothing.
 
     Args:
         rows: standardised rows.
-        path: the dynamics; its temperature is replaced by each β's.
-        generator: source of the shuffles.
+        path: the dynamics; its temperature is replaced by that of each β.
+        generator: draws the shuffles.
         max_features: length of the paths that are compared.
         settings: values to choose from, number of shuffles, level.
 
@@ -86,19 +86,19 @@ def _smallest_objective(rows: Rows, path: LangevinPath, beta: float, max_feature
 def false_selection_rates(
     rows: Rows, path: LangevinPath, generator: np.random.Generator, settings: ShuffleCalibration
 ) -> Array:
-    """Share of shuffled targets for which some single feature beats the empty model, for each β."""
+    """Return, for each β, the share of shuffled targets for which a single feature beats the empty model."""
     features = int(rows.usable.sum())
     selected = np.zeros(len(settings.betas))
     per_batch = max(1, _BATCH_MODELS // max(features, 1))
     for first in range(0, settings.shuffles, per_batch):
         moments = _shuffled_moments(rows, generator, min(per_batch, settings.shuffles - first))
-        for place, beta in enumerate(settings.betas):
-            selected[place] += np.sum(_best_single(moments, path, beta, len(rows.train)) < 0.0)
+        for i, beta in enumerate(settings.betas):
+            selected[i] += np.sum(_best_single(moments, path, beta, len(rows.train)) < 0.0)
     return selected / settings.shuffles
 
 
 def _best_single(moments: SecondMoments, path: LangevinPath, beta: float, n_train: int) -> Array:
-    """Smallest Eq. 5 over all single features, relative to the empty model's, for each shuffle."""
+    """Return, for each shuffle, the smallest Eq. 5 over all single features minus that of the empty model."""
     found = exact_moments(moments, replace(path, inverse_temperature=beta * n_train))
     objective = found.risk + theory_zeta(beta, path.learning_rate) * np.sqrt(found.incoherence)
     best: Array = objective.min(axis=-1, initial=np.inf)
@@ -106,9 +106,9 @@ def _best_single(moments: SecondMoments, path: LangevinPath, beta: float, n_trai
 
 
 def _shuffled_moments(rows: Rows, generator: np.random.Generator, shuffles: int) -> SecondMoments:
-    """Second moments of every single feature with shuffled targets, shape `(shuffles, p, 1, ·)`.
+    """Return the second moments of every single feature with shuffled targets, shape `(shuffles, p, 1, ·)`.
 
-    The power of the target is left at zero, so that risks count from the empty model's, which differs by shuffle.
+    The power of the target is set to zero, so that risks are relative to the empty model's, which differs by shuffle.
     """
     target = np.concatenate([rows.train_target, rows.valid_target])
     shuffled = np.stack([generator.permutation(target) for _ in range(shuffles)])

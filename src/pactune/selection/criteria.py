@@ -1,8 +1,8 @@
-"""What forward selection minimises: a criterion scores every feature that could be added next.
+"""The interface of a criterion, which forward selection minimises.
 
-A criterion is a frozen setting. Its state grows with the chosen features: `start` gives that of the empty model,
-`extend` that of one feature more, `scores` judges all features that could follow. `least_squares.py` and `pac_bayes.py`
-hold the criteria; a new one has these four methods and a row in the table of the tests.
+A criterion is a frozen dataclass of settings. Its state grows with the chosen features: `start` returns the state of
+the empty model, `extend` that with one more feature, and `scores` scores all features that could be added next. A new
+criterion has these four methods and a row in the table of the tests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Criterion", "Scores"]
 
 
 class Scores(NamedTuple):
-    """Objective of each candidate and its parts, each of shape `(p,)`; `inf` where the feature cannot be added."""
+    """The objective of each candidate and its parts, each of shape `(p,)`; `inf` if the feature cannot be added."""
 
     objective: Array
     risk: Array
@@ -24,10 +24,10 @@ class Scores(NamedTuple):
 
 
 class Criterion(Protocol):
-    """What `forward_path` needs of a criterion."""
+    """A criterion for `forward_path`."""
 
     def start(self, rows: Rows) -> Any:
-        """Give the state of the empty model."""
+        """Return the state of the empty model."""
 
     def empty(self, state: Any) -> Scores:
         """Score the empty model, as arrays of one entry."""
@@ -36,4 +36,4 @@ class Criterion(Protocol):
         """Score every feature that could be added."""
 
     def extend(self, state: Any, feature: int) -> Any:
-        """Give the state after adding a feature."""
+        """Return the state after adding a feature."""

@@ -18,9 +18,9 @@ class Step(NamedTuple):
 
     Attributes:
         feature: column added at this step, None for the empty model.
-        objective: the criterion, which selection minimises.
-        risk: its risk part.
-        regularizer: what it adds to the risk.
+        objective: the value of the criterion, which selection minimises.
+        risk: the risk in the objective.
+        regularizer: the penalty or regularizer in the objective.
         validation_r2: R² on the validation rows of the least-squares fit to the training rows.
     """
 
@@ -36,8 +36,8 @@ def forward_path(rows: Rows, criterion: Criterion, *, max_features: int) -> list
 
     Args:
         rows: standardised training and validation rows.
-        criterion: what to minimise.
-        max_features: steps to take; fewer where no usable feature is left.
+        criterion: the criterion to minimise.
+        max_features: number of steps; fewer are taken if no usable feature is left.
 
     Returns:
         The empty model and one step per feature.
@@ -57,17 +57,17 @@ def forward_path(rows: Rows, criterion: Criterion, *, max_features: int) -> list
 
 
 def best_size(path: list[Step], *, min_features: int = 0) -> int:
-    """Number of features at the minimum of the criterion along the path; the smaller model where two are equal."""
+    """Return the number of features at the minimum of the objective along the path; the smaller one of equal minima."""
     objectives = [step.objective for step in path]
     first = min(min_features, len(path) - 1)
     return first + int(np.argmin(objectives[first:]))
 
 
-def _step(rows: Rows, scores: Scores, place: int, feature: int | None, chosen: list[int]) -> Step:
+def _step(rows: Rows, scores: Scores, index: int, feature: int | None, chosen: list[int]) -> Step:
     return Step(
         feature,
-        float(scores.objective[place]),
-        float(scores.risk[place]),
-        float(scores.regularizer[place]),
+        float(scores.objective[index]),
+        float(scores.risk[index]),
+        float(scores.regularizer[index]),
         validation_r2(rows, chosen),
     )

@@ -15,12 +15,12 @@ from pactune.selection.rows import Rows, pool
 
 __all__ = ["Akaike", "ExtendedBayes", "ValidationScore"]
 
-# Candidates whose part orthogonal to the chosen features is below this share of their variance add nothing.
+# A candidate is collinear if its variance orthogonal to the chosen features is below this share.
 _COLLINEAR = 1e-10
 
 
 class _Residuals(NamedTuple):
-    """Columns and targets with the chosen features regressed out, by training coefficients, on both parts."""
+    """Columns and targets of both parts after regression on the chosen features, with training coefficients."""
 
     train: Array
     train_target: Array
@@ -31,7 +31,7 @@ class _Residuals(NamedTuple):
 
 
 class _LeastSquares:
-    """State of the criteria that fit by least squares: O(n p) per step for all candidates together."""
+    """Base of the criteria that fit by least squares; a step costs O(n p) for all candidates together."""
 
     def start(self, rows: Rows) -> _Residuals:
         return _Residuals(rows.train, rows.train_target, rows.valid, rows.valid_target, rows.usable, 0)
@@ -55,7 +55,7 @@ class _LeastSquares:
 
 
 def _risks_after(state: _Residuals) -> Array:
-    """Mean squared validation error, shape `(p, q)`, of each candidate added and refitted on the training rows."""
+    """Return the mean squared validation error after adding each candidate and refitting. Shape `(p, q)`."""
     power = np.einsum("ij,ij->j", state.train, state.train)
     with np.errstate(divide="ignore", invalid="ignore"):
         coefficients = (state.train.T @ state.train_target) / power[:, None]
@@ -123,7 +123,7 @@ class ExtendedBayes(_LeastSquares):
     gamma: float = 1.0
 
     def start(self, rows: Rows) -> _Residuals:
-        """Give the state of the empty model on all rows."""
+        """Return the state of the empty model on all rows."""
         return super().start(pool(rows))
 
     def empty(self, state: _Residuals) -> Scores:
@@ -139,6 +139,6 @@ class ExtendedBayes(_LeastSquares):
         models = math.lgamma(features + 1) - math.lgamma(size + 1) - math.lgamma(features - size + 1)
         penalty = outputs * size * math.log(rows) + 2.0 * self.gamma * models
         risk = risks.sum(axis=1)
-        # A perfect fit would be worth minus infinity: rounding decides there, so the residual has a floor.
+        # A perfect fit has the logarithm −∞. Rounding decides there, so the residual has a floor.
         fit = rows * np.log(np.maximum(risks, np.finfo(float).eps)).sum(axis=1)
         return Scores(fit + penalty, risk, np.full_like(risk, penalty))

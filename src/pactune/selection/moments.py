@@ -1,7 +1,7 @@
 """Exact moments of Langevin dynamics on a linear least-squares model.
 
-With a Gaussian start and quadratic risks the iterate θ_t is Gaussian, so the two terms of Eq. 5 have closed forms.
-`reference.py` holds the slow, obvious iteration that this file is tested against.
+With a Gaussian start and quadratic risks the iterate θ_t is Gaussian, so the two terms of Eq. 5 have closed forms. The
+tests compare them with a slow iteration over the steps.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class LangevinPath:
 
     @property
     def noise_variance(self) -> float:
-        """Variance 2η/τ that one step adds to each coefficient."""
+        """The variance 2η/τ that one step adds to each coefficient."""
         return 2.0 * self.learning_rate / self.inverse_temperature
 
 
 class SecondMoments(NamedTuple):
-    """All that a linear model with k features and q outputs shows of its data.
+    """The second moments of the data of linear models with k features and q outputs; the risks depend on nothing else.
 
-    Leading axes, written `...`, run over models and are shared by the first four fields.
+    Leading axes, written `...`, run over models; the first four fields have the same leading axes.
 
     Attributes:
         train_gram: X_TᵀX_T / n_T, shape `(..., k, k)`.
         valid_gram: X_VᵀX_V / n_V, shape `(..., k, k)`.
         train_cross: X_Tᵀy_T / n_T, shape `(..., k, q)`.
         valid_cross: X_Vᵀy_V / n_V, shape `(..., k, q)`.
-        valid_power: mean of y_V², shape `(q,)`: the validation risk of θ = 0, output by output.
+        valid_power: mean of y_V², shape `(q,)`: the validation risk of θ = 0 for each output.
     """
 
     train_gram: Array
@@ -73,7 +73,7 @@ class PathMoments(NamedTuple):
 
 
 class _PowerSums(NamedTuple):
-    """Sums of powers of ρ after n steps, elementwise: with S_t = Σ_{s<t} ρ^s."""
+    """Elementwise sums of powers of ρ after n steps, with S_t = Σ_{s<t} ρ^s."""
 
     power: Array  # ρ^n
     total: Array  # S_n
@@ -86,8 +86,8 @@ def exact_moments(moments: SecondMoments, path: LangevinPath) -> PathMoments:
 
     In the eigenbasis of the training Gram, with eigenvalues λ, ρ = 1 − ηλ and S_t = Σ_{s<t} ρ^s, the iterate has mean
     η S_t ∘ b_T and diagonal covariance s²ρ^{2t} + (2η/τ) Σ_{s<t} ρ^{2s}; Δ_t = (Σ_T − Σ_V) θ_t − (b_T − b_V) is affine
-    in it. The sums over t are found by doubling, which has no small denominator: zero eigenvalues (collinear columns)
-    need no special case.
+    in it. The sums over t are computed by doubling, which has no small denominators, so zero eigenvalues (collinear
+    columns) need no special case.
 
     Args:
         moments: second moments of the models, batched over the leading axes.
@@ -135,7 +135,7 @@ def _eigenbasis(gram: Array) -> tuple[Array, Array]:
 
 
 def _variances(rho: Array, path: LangevinPath) -> tuple[Array, Array]:
-    """Variance of θ_T, and the variances of θ_0 … θ_{T−1} added up, per eigendirection."""
+    """Return the variance of θ_T and the sum of the variances of θ_0 … θ_{T−1}, per eigendirection."""
     squares, start = rho**2, path.start_scale**2
     power, total, running = np.ones_like(rho), np.zeros_like(rho), np.zeros_like(rho)
     for count, odd in _doublings(path.steps):
@@ -164,9 +164,9 @@ def _power_sums(rho: Array, steps: int) -> _PowerSums:
 
 
 def _doublings(steps: int) -> list[tuple[int, bool]]:
-    """Build `steps` from zero: at each entry double the count given, then add one step where the flag says so."""
+    """Return how to build `steps` from 0: each entry (count, odd) doubles the count and then adds a step if odd."""
     bits = bin(steps)[2:]
-    return [(int(bits[:place] or "0", 2), bit == "1") for place, bit in enumerate(bits)]
+    return [(int(bits[:i] or "0", 2), bit == "1") for i, bit in enumerate(bits)]
 
 
 def _dot(left: Array, right: Array) -> Array:
@@ -175,6 +175,6 @@ def _dot(left: Array, right: Array) -> Array:
 
 
 def _trace(matrix: Array, diagonal: Array) -> Array:
-    """Trace of `matrix @ diag(diagonal)`."""
+    """Return the trace of `matrix @ diag(diagonal)`."""
     product: Array = np.einsum("...ii,...i->...", matrix, diagonal)
     return product

@@ -13,7 +13,7 @@ __all__ = ["ChainMoments", "langevin_chains"]
 
 
 class ChainMoments(NamedTuple):
-    """What each chain met on its way.
+    """The risk, the incoherence and the end of each chain.
 
     Attributes:
         risk: R_V(θ_T) of every chain, shape `(..., C)`.
@@ -36,13 +36,13 @@ def langevin_chains(
 ) -> ChainMoments:
     """Run C chains for every model.
 
-    The models of one call share their random numbers, so that comparing them is less noisy than the estimates are.
+    All models of one call use the same random numbers, so that their differences have less noise than their values.
 
     Args:
         moments: second moments of the models, batched over the leading axes.
         path: the dynamics.
         chains: C, chains per model.
-        generator: source of the starts and of the noise.
+        generator: draws the starts and the noise.
 
     Returns:
         Per-chain risk and incoherence.

@@ -18,9 +18,9 @@ __all__ = ["PathScore"]
 
 Indices = NDArray[np.intp]
 
-# Bytes of one batch of candidate matrices: keeps memory flat when there are many features.
+# Bytes of one batch of candidate matrices; it limits the memory when there are many features.
 _BATCH_BYTES = 2**25
-# Relative error that a computed eigenvalue may have: copies of one column sit exactly on the limit of stability.
+# Relative error of a computed eigenvalue; copies of one column lie exactly at the limit of stability.
 _ROUNDING = 1e-9
 
 
@@ -46,7 +46,7 @@ class PathScore:
         zeta: ζ; the bound has ζ² = βη/4 (Eq. 5 with inverse temperature τ = βn_T).
         path: the dynamics.
         chains: number of Monte-Carlo chains, or 0 for the exact expectations.
-        seed: of the Monte-Carlo chains; every step of the selection draws its own numbers from it.
+        seed: the seed of the Monte-Carlo chains; every step of the selection draws other numbers.
     """
 
     zeta: float
@@ -55,7 +55,7 @@ class PathScore:
     seed: int = 0
 
     def start(self, rows: Rows) -> _Grams:
-        """Give the state of the empty model."""
+        """Return the state of the empty model."""
         none = np.zeros((0, rows.train.shape[1]))
         n_train, n_valid = len(rows.train), len(rows.valid)
         return _Grams(
@@ -76,10 +76,10 @@ class PathScore:
         return Scores(risk, risk, np.zeros(1))
 
     def scores(self, state: _Grams) -> Scores:
-        """Score every feature that could be added, a batch of them at a time.
+        """Score every feature that could be added, in batches.
 
         Raises:
-            UnstableStepError: the learning rate is too large for one of them.
+            UnstableStepError: the learning rate is too large for one of the features.
         """
         size = len(state.chosen) + 1
         risk = np.full(state.train_power.shape, np.inf)
@@ -95,7 +95,7 @@ class PathScore:
         return Scores(risk + regularizer, risk, regularizer)
 
     def extend(self, state: _Grams, feature: int) -> _Grams:
-        """Give the state after adding a feature: one row of each Gram matrix more."""
+        """Return the state after adding a feature: one more row of each Gram matrix."""
         rows = state.rows
         train_row = rows.train[:, feature] @ rows.train / len(rows.train)
         valid_row = rows.valid[:, feature] @ rows.valid / len(rows.valid)
@@ -123,7 +123,7 @@ def _batches(features: Indices, size: int) -> list[Indices]:
 
 
 def _bordered(state: _Grams, batch: Indices) -> SecondMoments:
-    """Second moments of the chosen features with each candidate of the batch as the last one."""
+    """Return the second moments of the chosen features plus each candidate of the batch as the last feature."""
     chosen = state.chosen
     return SecondMoments(
         _border(state.train_gram, state.train_power, chosen, batch),
@@ -144,5 +144,5 @@ def _border(gram: Array, power: Array, chosen: list[int], batch: Indices) -> Arr
 
 
 def _append(cross: Array, chosen: list[int], batch: Indices) -> Array:
-    shared = np.broadcast_to(cross[chosen], (len(batch), len(chosen), cross.shape[1]))
-    return np.concatenate([shared, cross[batch][:, None, :]], axis=1)
+    common = np.broadcast_to(cross[chosen], (len(batch), len(chosen), cross.shape[1]))
+    return np.concatenate([common, cross[batch][:, None, :]], axis=1)

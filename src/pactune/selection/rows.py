@@ -1,4 +1,4 @@
-"""Training and validation rows, centred and scaled by what the training rows say."""
+"""Training and validation rows, centred and scaled by the means and deviations of the training rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rows(NamedTuple):
         train_target: shape `(n_T, q)`.
         valid: features of the validation rows, shape `(n_V, p)`.
         valid_target: shape `(n_V, q)`.
-        usable: which features vary on the training rows, shape `(p,)`.
+        usable: True for features that vary on the training rows, shape `(p,)`.
     """
 
     train: Array
@@ -36,8 +36,7 @@ class Rows(NamedTuple):
 def standardize(train: Array, train_target: Array, valid: Array, valid_target: Array) -> Rows:
     """Centre and scale features and targets by the training rows' means and standard deviations.
 
-    A column that is constant on the training rows becomes zero and is marked unusable; a constant target stays at its
-    scale, where predicting its mean is already exact.
+    A column that is constant on the training rows becomes zero and is not usable. A constant target is centred only.
     """
     centre, scale = location(train, train)
     target_centre, target_scale = location(train_target, train_target)
@@ -53,14 +52,14 @@ def standardize(train: Array, train_target: Array, valid: Array, valid_target: A
 
 
 def pool(rows: Rows) -> Rows:
-    """Use all rows as training and as validation rows at once, for criteria that need no validation part."""
+    """Return all rows both as training and as validation rows, for criteria that need no validation part."""
     features = np.concatenate([rows.train, rows.valid])
     target = np.concatenate([rows.train_target, rows.valid_target])
     return standardize(features, target, features, target)
 
 
 def second_moments(rows: Rows, subset: list[int]) -> SecondMoments:
-    """Second moments of the linear model on one subset of the features."""
+    """Return the second moments of the linear model on one subset of the features."""
     train, valid = rows.train[:, subset], rows.valid[:, subset]
     return SecondMoments(
         train_gram=train.T @ train / len(train),
@@ -72,7 +71,7 @@ def second_moments(rows: Rows, subset: list[int]) -> SecondMoments:
 
 
 def validation_r2(rows: Rows, subset: list[int]) -> float:
-    """R² on the validation rows of the least-squares fit to the training rows, all outputs together."""
+    """Return R² on the validation rows of the least-squares fit to the training rows, all outputs together."""
     _, scale = location(rows.valid_target, np.concatenate([rows.train_target, rows.valid_target]))
     spread = len(rows.valid_target) * np.sum(scale**2)
     if spread == 0.0:
@@ -83,11 +82,11 @@ def validation_r2(rows: Rows, subset: list[int]) -> float:
 
 
 def location(values: Array, all_values: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation by column; a spread that is only rounding counts as zero.
+    """Return the mean and standard deviation of each column; a deviation within rounding counts as zero.
 
     Args:
-        values: the rows to describe, shape `(..., n, p)`.
-        all_values: rows that show how large the column is, shape `(..., m, p)`.
+        values: the rows, shape `(..., n, p)`.
+        all_values: rows from which the size of a column is taken, shape `(..., m, p)`.
     """
     centre, scale = values.mean(axis=-2), values.std(axis=-2)
     return centre, np.where(scale > _CONSTANT * np.abs(all_values).max(axis=-2), scale, 0.0)

@@ -32,7 +32,7 @@ __all__ = ["ForwardSelector"]
 
 
 class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
-    """Stepwise forward selection on a linear model that stops where the out-of-sample risk stops falling.
+    """Stepwise forward selection on a linear model that stops when the out-of-sample risk stops falling.
 
     The rows are split into a training and a validation part; columns and target are centred and scaled by the training
     part. Starting from no feature, each step adds the one that makes the criterion smallest:
@@ -43,32 +43,33 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     - `"ebic"`: extended BIC of the least-squares fit to all rows, a strong classical baseline.
 
     Args:
-        criterion: what to minimise, one of the four above.
+        criterion: the criterion to minimise, one of the four above.
         n_features_to_select: a number, or `"auto"` to stop at the minimum of the criterion along the path.
-        max_features: longest path that `"auto"` looks at.
-        min_features: fewest features that `"auto"` may select. The default 0 lets it say that nothing predicts the
-            target; use 1 in front of an estimator that cannot be fitted on no feature.
+        max_features: the length of the path for `"auto"`.
+        min_features: the fewest features that `"auto"` may select. With the default 0 it selects nothing if no feature
+            predicts the target; use 1 in front of an estimator that needs at least one feature.
         beta: inverse temperature per training row, or `"auto"` to choose it from the rows (`calibrated_beta`).
-        zeta: weight of the regularizer, or `"theory"` for √(βη/4); 0 leaves the expected validation risk alone.
-        learning_rate: η of the dynamics. Where columns are so correlated that ηλ_max < 2 fails it is reduced, `steps`
-            is raised to keep ηT, and a `StepSizeWarning` says so.
+        zeta: weight of the regularizer, or `"theory"` for √(βη/4); 0 minimises the expected validation risk only.
+        learning_rate: η of the dynamics. If columns are so correlated that ηλ_max ≥ 2, η is reduced, `steps` is raised
+            to keep ηT, and a `StepSizeWarning` is issued.
         steps: T of the dynamics.
         method: `"exact"` for the closed-form expectations, `"monte-carlo"` for the mean over chains.
         chains: number of Monte-Carlo chains.
-        validation_fraction: share of the rows that is split off for validation when `fit` is given none.
-        task: `"auto"` treats numbers as regression and anything else as classes; `"classification"` makes integers
-            classes. Classes become one ±1 column, or one column per class from three on, fitted by least squares.
-        random_state: of the split, the shuffles of `beta="auto"` and the chains.
+        validation_fraction: share of the rows that is split off for validation if `fit` gets no validation rows.
+        task: `"auto"` treats numbers as regression and anything else as classes; `"classification"` treats integers as
+            classes. Two classes become one ±1 column, more become one column per class; they are fitted by least
+            squares.
+        random_state: the seed of the split, the shuffles of `beta="auto"` and the chains.
 
     Attributes:
         support_: mask of the selected features, shape `(n_features_in_,)`.
-        order_: selected features as column indices, in the order they were added.
+        order_: selected features as column indices, in the order of selection.
         path_: DataFrame with a row per step: step, feature, objective, risk, regularizer, validation_r2. Step 0 is the
-            empty model; the path goes on behind the selected size. Risks are in units of the training target's
+            empty model; the path continues after the selected size. Risks are in units of the training target's
             variance. `validation_r2` is that of the least-squares fit to the training rows, for every criterion.
         n_features_: number of selected features.
-        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
-        beta_, zeta_, learning_rate_, steps_: what `"pac-bayes"` used.
+        n_features_in_, feature_names_in_: as in all scikit-learn estimators.
+        beta_, zeta_, learning_rate_, steps_: the values that `"pac-bayes"` used.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -133,7 +134,7 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Select features.
 
         Args:
-            X: features of all rows, or of the training rows when validation rows are given.
+            X: features of all rows, or of the training rows if validation rows are given.
             y: target, shape `(n,)`.
             X_valid: features of the validation rows; None splits them off `X`.
             y_valid: target of the validation rows.
@@ -162,7 +163,7 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _rows(self, X: Any, y: Any, X_valid: Any, y_valid: Any, random: np.random.RandomState) -> Rows:
-        """Validate the input, split it where needed, and standardise it by the training part."""
+        """Validate the input, split it if needed, and standardise it by the training part."""
         if (X_valid is None) != (y_valid is None):
             raise SettingError("`X_valid` and `y_valid` must be given together, got only one of them")
         X, y = validate_data(self, X, y, dtype=np.float64)
@@ -177,7 +178,7 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _split(
         self, rows: int, classes: NDArray[np.intp] | None, random: np.random.RandomState
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Split row indices at random, by class where every class has rows for both parts."""
+        """Split row indices at random; stratify by class if every class has rows for both parts."""
         n_valid = round(self.validation_fraction * rows)
         if n_valid < 1 or rows - n_valid < 2:
             raise DataError(
@@ -202,7 +203,7 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return int(self.n_features_to_select)
 
     def _forward_path(self, rows: Rows, longest: int, seed: int) -> list[Step]:
-        """Take the path, on a finer clock where the dynamics asked for is unstable."""
+        """Return the forward path; use smaller steps if the chosen dynamics is unstable."""
         dynamics = LangevinPath(learning_rate=self.learning_rate, steps=self.steps)
         try:
             return forward_path(rows, self._build_criterion(rows, dynamics, longest, seed), max_features=longest)

@@ -1,4 +1,4 @@
-"""Keeping the Langevin dynamics stable on columns that are strongly correlated."""
+"""Keep the Langevin dynamics stable on strongly correlated columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StepSizeWarning(UserWarning):
 
 
 class UnstableStepError(PactuneError, ArithmeticError):
-    """The learning rate is at or above 2/λ_max for a model that the selection would have to judge.
+    """The learning rate is at or above 2/λ_max for a candidate model.
 
     Attributes:
         largest: the eigenvalue λ_max, or a bound on it.
@@ -31,7 +31,7 @@ class UnstableStepError(PactuneError, ArithmeticError):
 
 
 def bordered_eigenvalue_bound(gram: Array, borders: Array, corners: Array) -> float:
-    """Bound the eigenvalues of a Gram matrix with one more row and column, for the worst of many candidates.
+    """Return an upper bound on the eigenvalues of a Gram matrix with one more row and column, over all candidates.
 
     With λ the largest eigenvalue of the matrix A, a candidate's column a and corner c, no eigenvalue of
     [[A, a], [aᵀ, c]] exceeds the larger one of [[λ, ‖a‖], [‖a‖, c]].
@@ -53,14 +53,14 @@ def bordered_eigenvalue_bound(gram: Array, borders: Array, corners: Array) -> fl
 
 
 def finer_path(path: LangevinPath, largest: float, max_features: int) -> LangevinPath:
-    """Reduce η so that any model is stable, lengthen T so that ηT stays, and warn.
+    """Return the dynamics with a smaller η, stable for every model, and a larger T with the same ηT; issue a warning.
 
     Standardised columns give a Gram matrix of trace k, so no model of k features has a larger eigenvalue than k. The
-    Langevin diffusion, its horizon, its temperature and η Σ_t ‖Δ_t‖² are what they were, on a finer clock.
+    Langevin diffusion, its horizon, its temperature and η Σ_t ‖Δ_t‖² stay the same, with smaller time steps.
 
     Args:
-        path: the dynamics asked for.
-        largest: eigenvalue for which it is unstable.
+        path: the chosen dynamics.
+        largest: the eigenvalue for which it is unstable.
         max_features: size of the largest model.
     """
     steps = math.ceil(path.steps * path.learning_rate * max_features)

@@ -1,4 +1,4 @@
-"""Targets as columns of numbers: regression as it is, classification as the least-squares score."""
+"""Turn targets into columns of numbers for a least-squares fit."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["is_label_target", "target_columns"]
 
 
 def is_label_target(target: NDArray[Any]) -> bool:
-    """Say whether the target holds labels (text, booleans, objects) rather than numbers."""
+    """Return True if the target holds labels (text, booleans, objects) rather than numbers."""
     return np.asarray(target).dtype.kind not in "iuf"
 
 
 def target_columns(target: NDArray[Any], *, task: str) -> tuple[Array, NDArray[np.intp] | None]:
     """Turn a target into columns of numbers, and for classification also into class indices.
 
-    Two classes become one column of −1 and 1, more become one column of 0 and 1 per class. The linear model is then
-    fitted to these columns by least squares and their mean squared errors are added up.
+    Two classes become one column of −1 and 1; more classes become one column of 0 and 1 per class. The linear model is
+    fitted to these columns by least squares, and the mean squared errors of the columns are added.
 
     Args:
         target: shape `(n,)`.
-        task: `"regression"`, `"classification"`, or `"auto"`, which takes numbers as regression.
+        task: `"regression"`, `"classification"`, or `"auto"`, which treats numbers as regression.
 
     Returns:
         Columns of shape `(n, q)`, and the class index of every row or None for regression.

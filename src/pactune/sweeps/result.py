@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pactune.columns import Row
+from pactune.columns import JOURNAL_COLUMNS, Row
 from pactune.errors import SettingError
 from pactune.sweeps.cell_state import CellState, CellStatus
 from pactune.tracking.journal import read_lines
@@ -147,7 +147,7 @@ class SweepResult:
 def _rows(lines: Sequence[Row], kind: str) -> list[Row]:
     """Return the rows of a kind, sorted by outer step; a resumed run may have written the same step twice."""
     found = {line["outer_step"]: line for line in lines if line["kind"] == kind}
-    return [{k: v for k, v in found[step].items() if k not in ("kind", "time")} for step in sorted(found)]
+    return [{k: v for k, v in found[step].items() if k not in JOURNAL_COLUMNS} for step in sorted(found)]
 
 
 def _table_row(cell: CellResult) -> Row:

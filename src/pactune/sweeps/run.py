@@ -15,9 +15,8 @@ from pactune.sweeps.cluster import connected, load_ray
 from pactune.sweeps.display import Display, open_display
 from pactune.sweeps.result import CellResult, SweepResult
 from pactune.sweeps.worker import CellTask, Failure, run_cell
-from pactune.tracking.files import make_folder
+from pactune.tracking.files import as_folder, make_folder
 from pactune.tracking.journal import Journal, read_lines
-from pactune.tracking.place import as_folder
 from pactune.tracking.run_folder import versions_of
 from pactune.tuning.cells import Scalar, scalar_cells, scalar_grid
 from pactune.tuning.fit_settings import Keep

@@ -1,6 +1,8 @@
-"""Runs that last: the journal and the checkpoints of `Tuner.fit(run_dir=…)`, and listeners that log elsewhere.
+"""Run folders: the journal and the checkpoints of `Tuner.fit(run_dir=…)`, and callbacks that log to other tools.
 
-Names are imported when they are first used, so that commands which only write files start without torch.
+A recorder writes a run and reads it back to resume it. A new logger belongs in `loggers`. A change of the state in a
+checkpoint needs a rule in `state_schema`. Names are imported when they are first used, so that commands which only
+write files start without torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file each, with its checksum inside, written so that it is there whole or not at all."""
+"""Checkpoints: each is one safetensors file that contains its checksum and is written atomically."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 
 
 class DamagedError(RunFolderError):
-    """A checkpoint that is truncated or was changed."""
+    """The checkpoint is truncated or was changed."""
 
 
 def save_checkpoint(folder: Path, number: int, state: Any, *, kept: int = 2) -> Path:
-    """Write a checkpoint and forget those before it, except for the last `kept` - 1.
+    """Write a checkpoint and delete older ones, so that the last `kept` stay.
 
     Raises:
-        RunFolderError: it cannot be written; the earlier ones are untouched.
+        RunFolderError: the file cannot be written; older checkpoints are unchanged.
     """
     tensors: Params = {}
     text = json.dumps(encode(state, tensors), allow_nan=False)
@@ -54,21 +54,21 @@ def save_checkpoint(folder: Path, number: int, state: Any, *, kept: int = 2) -> 
     path = checkpoint_path(folder, number)
     write_atomically(path, save(tensors, metadata=metadata))
     for old in [other for other in list_checkpoints(folder) if other.name < path.name][kept - 1 :]:
-        _forget(old)
+        _delete(old)
     return path
 
 
 def checkpoint_path(folder: Path, number: int) -> Path:
-    """Return the file of a checkpoint after so many outer steps."""
+    """Return the path of the checkpoint after `number` outer steps."""
     return folder / f"{_STEM}{number:08d}{_SUFFIX}"
 
 
 def load_checkpoint(path: Path, device: torch.device) -> Any:
-    """Return the state that was saved. Nothing in the file is ever executed.
+    """Return the saved state. No code from the file is executed.
 
     Raises:
-        DamagedError: the file is truncated or was changed, or is none that pactune writes.
-        RunFolderError: it is of another format.
+        DamagedError: the file is truncated, was changed, or is no checkpoint of pactune.
+        RunFolderError: the file has another format.
     """
     metadata, tensors = _content(path)
     if metadata["checksum"] != _checksum(metadata, tensors):
@@ -85,7 +85,7 @@ def load_checkpoint(path: Path, device: torch.device) -> Any:
 
 
 def _content(path: Path) -> tuple[dict[str, str], Params]:
-    """Return what a file says, not verified yet."""
+    """Return the metadata and tensors of a file; the checksum is not verified yet."""
     try:
         check_plain(path)
         with safe_open(str(path), framework="pt", device="cpu") as file:
@@ -99,7 +99,7 @@ def _content(path: Path) -> tuple[dict[str, str], Params]:
 
 
 def step_of(path: Path) -> int:
-    """Return the outer step of a checkpoint, by its name.
+    """Return the outer step of a checkpoint from its file name.
 
     >>> step_of(checkpoint_path(Path("run"), 12))
     12
@@ -114,13 +114,13 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def clear_partial(folder: Path) -> None:
-    """Remove what a killed process left half written."""
+    """Remove partially written files of a killed process."""
     for partial in folder.glob(f"{_STEM}*{_SUFFIX}*{PARTIAL}"):
         logger.info("removing %s, which was left half written", partial.name)
         remove_partial(partial)
 
 
-def _forget(path: Path) -> None:
+def _delete(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -128,7 +128,7 @@ def _forget(path: Path) -> None:
 
 
 def _checksum(metadata: dict[str, str], tensors: Params) -> str:
-    """Return a hash of everything that a checkpoint says."""
+    """Return a hash of the whole content of a checkpoint."""
     digest = hashlib.blake2b(f"{metadata['format']} {metadata['state']}".encode(), digest_size=16)
     for name in sorted(tensors):
         value = tensors[name]

@@ -1,4 +1,4 @@
-"""JSON of strangers: what is read is a document, or it is refused; nothing is read in two ways."""
+"""Read JSON from untrusted files: duplicate keys, NaN and deep nesting are refused."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import math
 from typing import Any
 
-__all__ = ["FLOAT", "float_of", "marked", "parse_json", "unmarked"]
+__all__ = ["FLOAT", "decode_float", "decode_floats", "encode_floats", "parse_json"]
 
 FLOAT = "$float"
-DEEPEST = 100  # levels of a document; those that pactune writes have some twenty
+DEEPEST = 100  # allowed levels of a document; pactune writes about twenty
 NOT_FINITE = ("inf", "-inf", "nan")
 
 
@@ -17,7 +17,8 @@ def parse_json(text: bytes | str) -> Any:
     """Return a JSON document.
 
     Raises:
-        ValueError: it is no JSON, has a key twice, a number without a value (NaN, 1e999), or is nested too deeply.
+        ValueError: the text is no JSON, has a key twice, a number that is not finite (NaN, 1e999), or is nested too
+            deeply.
     """
     try:
         found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
@@ -27,31 +28,31 @@ def parse_json(text: bytes | str) -> Any:
     return found
 
 
-def marked(value: Any) -> Any:
-    """Return a document with {"$float": "inf"} for the numbers that JSON has not: infinity and NaN."""
+def encode_floats(value: Any) -> Any:
+    """Return a document with {"$float": "inf"} in place of infinity and NaN, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return {FLOAT: repr(float(value))}
     if isinstance(value, dict):
-        return {key: marked(part) for key, part in value.items()}
-    return [marked(part) for part in value] if isinstance(value, (list, tuple)) else value
+        return {key: encode_floats(part) for key, part in value.items()}
+    return [encode_floats(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def unmarked(value: Any) -> Any:
-    """Return the document that `marked` was given.
+def decode_floats(value: Any) -> Any:
+    """Return the original document of `encode_floats`.
 
     Raises:
-        ValueError: a mark stands for no number.
+        ValueError: a {"$float": …} has no valid number.
     """
     if isinstance(value, dict):
-        return float_of(value) if FLOAT in value else {key: unmarked(part) for key, part in value.items()}
-    return [unmarked(part) for part in value] if isinstance(value, list) else value
+        return decode_float(value) if FLOAT in value else {key: decode_floats(part) for key, part in value.items()}
+    return [decode_floats(part) for part in value] if isinstance(value, list) else value
 
 
-def float_of(document: dict[str, Any]) -> float:
-    """Return the number that {"$float": "inf"} stands for, which JSON has not.
+def decode_float(document: dict[str, Any]) -> float:
+    """Return the number of one {"$float": "inf"}.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: the object has no valid number.
     """
     found = document.get(FLOAT)
     if len(document) != 1 or found not in NOT_FINITE:
@@ -60,7 +61,7 @@ def float_of(document: dict[str, Any]) -> float:
 
 
 def _check_depth(document: Any) -> None:
-    """Raise where a document is nested so deeply that code which walks through it may end in a RecursionError."""
+    """Raise if a document is nested so deeply that a recursive function may end in a RecursionError."""
     level = [document]
     for _ in range(DEEPEST):
         level = [

@@ -1,12 +1,13 @@
-"""Files of run folders: written whole or not at all, and only ever plain files.
+"""Files of run folders: they are written atomically, and only plain files are read or written.
 
-A run folder may come from a stranger, and everything in it may be a trap. The folder that the user names may be a link,
-nothing inside it may be one. A link, a FIFO, a socket, a device or a folder where a file should be is refused. So is a
-file with a second name (a hard link) that would be written into.
+A run folder may come from an untrusted source. The folder that the user names may be a link, but nothing inside it may
+be one. A link, a FIFO, a socket, a device or a folder in place of a file is refused. A file that has a second name (a
+hard link) is not written to.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -14,10 +15,12 @@ import secrets
 import stat
 from pathlib import Path
 
-from pactune.errors import RunFolderError
+from pactune.checks import shown
+from pactune.errors import RunFolderError, SettingError
 
 __all__ = [
     "PARTIAL",
+    "as_folder",
     "check_name",
     "check_plain",
     "folder_inside",
@@ -32,11 +35,11 @@ __all__ = [
 ]
 
 PARTIAL = ".partial"  # suffix of a file that is being written
-LONGEST = 200  # bytes of a name; most systems take 255, and suffixes are added
+LONGEST = 200  # bytes of a name; most systems allow 255, and suffixes are added
 BLOCK = 1 << 20  # bytes that are read at a time
 NAME = re.compile(r"[\w=,.+\-() ]+")
-BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would else change line ends
-# Never through a link, and never waiting for the other end of a FIFO; Windows has neither flag.
+BINARY: int = getattr(os, "O_BINARY", 0)  # without it Windows changes line ends
+# Do not follow a link, and do not wait for the other end of a FIFO; Windows has neither flag.
 GUARDED: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | BINARY
 KINDS = {
     stat.S_IFLNK: "a link",
@@ -51,10 +54,10 @@ logger = logging.getLogger(__name__)
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """Open a plain file and return its descriptor; with `os.O_CREAT` it is made where there is none.
+    """Open a plain file and return its descriptor; with `os.O_CREAT` a missing file is created.
 
     Raises:
-        RunFolderError: the file cannot be opened, is not plain, or is to be written and has a second name.
+        RunFolderError: the file cannot be opened, is not plain, or is opened for writing and has a second name.
     """
     verb = "opened" if flags & (os.O_WRONLY | os.O_RDWR) else "read"
     try:
@@ -77,11 +80,11 @@ def open_plain(path: Path, flags: int) -> int:
 
 
 def check_plain(path: Path) -> None:
-    """Check that a path leads to a plain file, or to nothing yet.
+    """Check that a path is a plain file or does not exist.
 
     Raises:
-        RunFolderError: it is a link, FIFO, socket, device or folder.
-        OSError: it cannot be looked at.
+        RunFolderError: the path is a link, FIFO, socket, device or folder.
+        OSError: the system cannot look the path up.
     """
     try:
         _check_kind(path, os.lstat(path))
@@ -93,7 +96,7 @@ def read_plain(path: Path) -> bytes:
     """Return the content of a plain file.
 
     Raises:
-        RunFolderError: it cannot be read or is not plain.
+        RunFolderError: the file cannot be read or is not plain.
     """
     descriptor = open_plain(path, os.O_RDONLY)
     try:
@@ -105,7 +108,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def read_all(descriptor: int) -> bytes:
-    """Return what an open file holds from its present position on."""
+    """Return the content of an open file from its present position to its end."""
     parts = []
     while part := os.read(descriptor, BLOCK):
         parts.append(part)
@@ -113,10 +116,10 @@ def read_all(descriptor: int) -> bytes:
 
 
 def has_content(path: Path) -> bool:
-    """Tell whether something is there that is no empty file.
+    """Return True if the path exists and is not an empty file.
 
     Raises:
-        RunFolderError: the path cannot be looked at, because its name is too long for instance.
+        RunFolderError: the system cannot look the path up, for instance because its name is too long.
     """
     try:
         found = os.lstat(path)
@@ -128,14 +131,14 @@ def has_content(path: Path) -> bool:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that, whenever the machine stops, either the old or the new content is there.
+    """Write a file atomically: if the machine stops, the file has either its old or its new content.
 
-    The content goes to a new file of a name that nobody else uses, which then takes the place of the old one. Nothing
-    is ever written through a link, and a second name of the old file keeps the old content.
+    The content is written to a new file with a unique name, which then replaces the old file. Nothing is written
+    through a link, and a second name (hard link) of the old file keeps the old content.
 
     Raises:
-        RunFolderError: it cannot be written, for instance because the disk is full, or because something that is no
-            plain file is in its place.
+        RunFolderError: the file cannot be written, for instance because the disk is full, or because the path is no
+            plain file.
     """
     partial = path.parent / f"{path.name}.{secrets.token_hex(4)}{PARTIAL}"
     try:
@@ -151,25 +154,54 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes; the system may take fewer at a time."""
+    """Write all bytes; one call of `os.write` may write fewer."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def remove_partial(path: Path) -> None:
-    """Remove a file that was left half written; of a link only the link."""
+    """Remove a partially written file; of a link, remove only the link."""
     try:
         path.unlink(missing_ok=True)
     except (OSError, ValueError):
         logger.warning("%s is left half written and cannot be removed", path.name)
 
 
-def make_folder(folder: Path, what: str = "`run_dir`") -> None:
-    """Make a folder where there is none.
+def as_folder(name: str, value: object, *, none: bool = False) -> Path:
+    """Return a path for a run folder; check before a long run that the folder exists or can be made.
+
+    Args:
+        name: the name of the argument.
+        value: the value of the argument.
+        none: True if the argument may be None, for the message.
 
     Raises:
-        RunFolderError: it cannot be made; `what` names the setting.
+        SettingError: the value is no path.
+        RunFolderError: the folder cannot be made: the path is too long, contains a file, or there is no permission.
+    """
+    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes) or not os.fspath(value):
+        raise SettingError(f"`{name}` must be a path{' or None' if none else ''}, got {shown(value)}")
+    folder = Path(os.fspath(value))
+    if "\0" in str(folder):
+        raise SettingError(f"`{name}` must not hold a null character, got {shown(value)}")
+    try:
+        home = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path) or _exists(path))
+        if not home.is_dir():
+            raise FileExistsError(errno.EEXIST, "File exists")
+        if not os.access(home, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"no permission to write in {home}")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunFolderError(f"`{name}` {shown(str(folder))} cannot be made: {reason}; choose another path") from error
+    return folder
+
+
+def make_folder(folder: Path, what: str = "`run_dir`") -> None:
+    """Make a folder if it does not exist.
+
+    Raises:
+        RunFolderError: the folder cannot be made; `what` names the setting.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,10 +210,10 @@ def make_folder(folder: Path, what: str = "`run_dir`") -> None:
 
 
 def folder_inside(root: Path, *names: str) -> Path:
-    """Return the path of a folder in a run folder, which pactune names.
+    """Return the path of a sub-folder that pactune names itself.
 
     Raises:
-        RunFolderError: a name is not that of a folder, or leads elsewhere by a link.
+        RunFolderError: a name is not allowed, or the sub-folder is a link.
     """
     for name in names:
         root = root / check_name(name)
@@ -198,13 +230,13 @@ def folder_inside(root: Path, *names: str) -> Path:
 
 
 def check_name(name: object) -> str:
-    """Return a name that is safe as that of one file or folder: letters, digits, spaces and `= , . + - _ ( )`.
+    """Return a name if it is safe for one file or folder: letters, digits, spaces and `= , . + - _ ( )`.
 
     >>> check_name("zeta=1e-06,seed=0")
     'zeta=1e-06,seed=0'
 
     Raises:
-        RunFolderError: it is none; a path such as "../x" for instance.
+        RunFolderError: the name is not safe, for instance a path such as "../x".
     """
     safe = isinstance(name, str) and NAME.fullmatch(name) is not None and not name.startswith((".", " "))
     if not safe or len(str(name).encode()) > LONGEST:
@@ -213,6 +245,15 @@ def check_name(name: object) -> str:
             f"space, and have at most {LONGEST} bytes, got {str(name)[:80]!r}"
         )
     return str(name)
+
+
+def _exists(path: Path) -> bool:
+    """Return True if a path exists; raise if the system cannot look it up."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _check_kind(path: Path, found: os.stat_result) -> None:
@@ -226,7 +267,7 @@ def _reason(error: Exception) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make sure that a new name in a folder survives a power failure."""
+    """Make a new name in a folder survive a power failure."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -237,7 +278,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _write_and_sync(path: Path, data: bytes) -> None:
-    """Write a new file; one that exists already is never opened."""
+    """Write a new file; an existing file is never opened."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | GUARDED, 0o644)
     try:
         write_all(descriptor, data)

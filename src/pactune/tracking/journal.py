@@ -1,4 +1,4 @@
-"""The journal of a run: one JSON object per line, only ever appended to."""
+"""The journal of a run: one JSON object per line. Lines are only appended."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from weakref import WeakSet
 
 from pactune.columns import Row
 from pactune.errors import RunFolderError
-from pactune.tracking.documents import marked, parse_json, unmarked
+from pactune.tracking.documents import decode_floats, encode_floats, parse_json
 from pactune.tracking.files import has_content, open_plain, read_all, read_plain, write_all
-from pactune.tracking.schema import UnfitError, check_line
+from pactune.tracking.schema import SchemaError, check_line
 
 __all__ = ["JOURNAL", "BusyError", "Journal", "read_journal", "read_lines", "starts_of"]
 
 JOURNAL = "journal.jsonl"
-# Each line ends with a checksum of what stands before it. It finds damage, not malice.
+# Each line ends with a checksum of its content. It finds damage, not deliberate changes.
 CHECKSUM = re.compile(rb', "crc": "([0-9a-f]{8})"}$')
 logger = logging.getLogger(__name__)
 
@@ -33,16 +33,17 @@ class BusyError(RunFolderError):
 
 
 class Journal:
-    """A journal that is open for appending; no other process can open it meanwhile.
+    """A journal that is open for appending and locked against other processes.
 
-    A last line that a killed process left unfinished is removed on opening. A process that is forked while the journal
-    is open, such as a worker of a `DataLoader`, closes it at once: it can outlive a killed run and would keep its lock.
+    On opening, an incomplete last line of a killed process is removed. A process that is forked while the journal is
+    open, such as a worker of a `DataLoader`, closes it at once: the worker can outlive a killed run and would keep the
+    lock.
 
     Args:
-        folder: of the run; it must exist.
+        folder: the run folder; it must exist.
 
     Raises:
-        RunFolderError: it cannot be opened or written, is no plain file, or another process has it.
+        RunFolderError: the journal cannot be opened or written, is no plain file, or is open in another process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +52,7 @@ class Journal:
         _OPEN.add(self)
         try:
             _lock(self._file, self.path)
-            self._drop_torn_line()
+            self._drop_incomplete_line()
         except BaseException:
             self.close()
             raise
@@ -68,7 +69,7 @@ class Journal:
         """Add one line and wait until it is on the disk.
 
         Raises:
-            RunFolderError: it cannot be written; the lines before it are intact.
+            RunFolderError: the line cannot be written; the lines before it are intact.
         """
         self.extend([{"kind": kind, **fields}])
 
@@ -91,13 +92,13 @@ class Journal:
             ) from error
 
     def close(self) -> None:
-        """Close the file and let others open it."""
+        """Close the file, which releases its lock."""
         _OPEN.discard(self)
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _drop_torn_line(self) -> None:
+    def _drop_incomplete_line(self) -> None:
         data = read_all(self._file)
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
@@ -115,7 +116,7 @@ _OPEN: WeakSet[Journal] = WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close all journals in a process that was just forked; the parent keeps them open and locked."""
+    """Close all journals in a forked process; they stay open and locked in the parent."""
     for journal in list(_OPEN):
         journal.close()
 
@@ -125,7 +126,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def read_journal(folder: Path | str) -> list[Row]:
-    """Return the lines of a run folder's journal; a line that is torn or damaged is left out, with a logged warning.
+    """Return the lines of a run folder's journal. A damaged line is left out with a logged warning.
 
     Raises:
         RunFolderError: there is no journal, or it is no plain file.
@@ -140,10 +141,10 @@ def read_journal(folder: Path | str) -> list[Row]:
 
 
 def read_lines(folder: Path | str) -> list[Row]:
-    """Return the lines of a journal that are as pactune writes them, none where there is no journal yet.
+    """Return the valid lines of a journal; an empty list if there is no journal yet.
 
-    All that pactune itself reads from journals comes from here. A line that breaks the rules of its kind is left out as
-    a damaged one is, with a logged warning.
+    pactune itself reads journals through this function. A line that breaks the rules of its kind is left out with a
+    logged warning, like a damaged one.
     """
     path = Path(folder) / JOURNAL
     if not has_content(path):
@@ -152,7 +153,7 @@ def read_lines(folder: Path | str) -> list[Row]:
     for line in read_journal(folder):
         try:
             check_line(line)
-        except UnfitError as error:
+        except SchemaError as error:
             logger.warning("%s: a line is left out: %s", path, error)
         else:
             found.append(line)
@@ -160,32 +161,32 @@ def read_lines(folder: Path | str) -> list[Row]:
 
 
 def starts_of(lines: Iterable[Row]) -> list[Row]:
-    """Return the lines with which a run began that say with what: settings and versions."""
+    """Return the "start" lines that have settings and versions."""
     return [line for line in lines if line["kind"] == "start" and {"settings", "versions"} <= line.keys()]
 
 
 def _line(row: Row) -> bytes:
     """Return a line of the journal with its checksum."""
-    text = json.dumps(marked(row), allow_nan=False, ensure_ascii=False).encode()
+    text = json.dumps(encode_floats(row), allow_nan=False, ensure_ascii=False).encode()
     return text[:-1] + f', "crc": "{zlib.crc32(text):08x}"}}\n'.encode()
 
 
 def _parsed(line: bytes) -> Row | None:
-    """Return a line, None where it is damaged. A line without a checksum is taken as it is."""
+    """Return a line as a row; None if it is damaged. A line without a checksum is accepted."""
     found = CHECKSUM.search(line)
     if found is not None:
         line = line[: found.start()] + b"}"
         if f"{zlib.crc32(line):08x}".encode() != found[1]:
             return None
     try:
-        row = unmarked(parse_json(line))
+        row = decode_floats(parse_json(line))
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and isinstance(row.get("kind"), str) else None
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Lock a file until it is closed or the process ends; where the system cannot, do without."""
+    """Lock a file until it is closed or the process ends; do nothing on systems without such locks."""
     try:
         import fcntl
     except ImportError:

@@ -1,4 +1,4 @@
-"""Listeners that log a run elsewhere: TensorBoard, MLflow and Weights & Biases, each an optional extra."""
+"""Callbacks that log a run to TensorBoard, MLflow or Weights & Biases, each an optional extra."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from pactune.tracking.status import succeeded
 
 if TYPE_CHECKING:
     from pactune.results.result import Result
-    from pactune.tuning.tuner import Tuner
 
 __all__ = ["Logger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"]
 
-ENDING = ("status", "kept_step", "verdict", "error")  # what a run's end may be told by
-SEND_SECONDS = 1.0  # MLflow is told at most this often
-SEND_SHARE = 20.0  # and so rarely that sending takes at most one part in so many
-MOST_METRICS = 1000  # in one call, by MLflow's own limit
+ENDING = ("status", "kept_step", "verdict", "error")  # the fields that describe the end of a run
+SEND_SECONDS = 1.0  # least seconds between two calls of MLflow
+SEND_SHARE = 20.0  # pause after a call as a multiple of its duration
+MOST_METRICS = 1000  # numbers in one call; MLflow's limit
 
 
 class Logger(Callback, ABC):
-    """Logs every number of a history: those of the tuned run by their name, those of plain training as `plain/…`.
+    """Logs every number of a history: those of the tuned run by their names, those of plain training as `plain/…`.
 
-    To add one, subclass and write `log`, and `open` and `close` where there is something to open. A log that was opened
-    is closed once, also when an error ends the run, no matter who raised it.
+    To add a logger, write a subclass with `log`, and with `open` and `close` if needed. An opened log is closed exactly
+    once, also if an error ends the run.
     """
 
     _is_open = False
 
-    def on_fit_begin(self, tuner: Tuner, outer_steps: int) -> None:
+    def on_fit_begin(self, tuner: Any, outer_steps: int) -> None:
         """Open the log."""
         given = tuner.settings
         settings = {"inner": repr(given.inner), "inner_steps": given.inner_steps, "objective": repr(given.objective)}
@@ -44,21 +43,21 @@ class Logger(Callback, ABC):
         self._is_open = True
         self.open({**settings, "outer": type(tuner.outer).__name__, "outer_steps": outer_steps})
 
-    def on_outer_step(self, tuner: Tuner, row: Row) -> None:
+    def on_outer_step(self, tuner: Any, row: Row) -> None:
         """Log a row of the history."""
         self.log(_numbers(row), row["outer_step"])
 
-    def on_plain_step(self, tuner: Tuner, row: Row) -> None:
+    def on_plain_step(self, tuner: Any, row: Row) -> None:
         """Log a row of plain training."""
         found = {f"plain/{name}": value for name, value in _numbers(row).items()}
         if found:
             self.log(found, row["outer_step"])
 
-    def on_fit_end(self, tuner: Tuner, result: Result) -> None:
-        """Log how it ended, and close the log."""
+    def on_fit_end(self, tuner: Any, result: Result) -> None:
+        """Log how the run ended, and close the log."""
         self._close({"status": result.status, "kept_step": result.kept_step, "verdict": result.verdict})
 
-    def on_fit_error(self, tuner: Tuner, error: BaseException) -> None:
+    def on_fit_error(self, tuner: Any, error: BaseException) -> None:
         """Log the error, and close the log."""
         status = "failed" if isinstance(error, Exception) else "interrupted"
         self._close({"status": status, "error": f"{type(error).__name__}: {error}"})
@@ -69,21 +68,21 @@ class Logger(Callback, ABC):
             self.close(ending)
 
     def open(self, settings: dict[str, Any]) -> None:
-        """Begin, or go on, with the run's settings."""
+        """Open the log of a new or resumed run with these settings."""
 
     @abstractmethod
     def log(self, values: dict[str, float], step: int) -> None:
         """Log the numbers of an outer step."""
 
     def close(self, ending: dict[str, Any]) -> None:
-        """End, with `status`, `kept_step` and `verdict`; after an error with `status` and `error`."""
+        """Close the log. `ending` has `status`, `kept_step` and `verdict`; after an error `status` and `error`."""
 
 
 class TensorBoardLogger(Logger):
     """Writes TensorBoard event files; needs `pip install 'pactune[tensorboard]'`.
 
     Args:
-        folder: for the event files; `tensorboard --logdir` shows them.
+        folder: the folder of the event files, for `tensorboard --logdir`.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -94,11 +93,11 @@ class TensorBoardLogger(Logger):
         self._writer: Any = None
 
     def open(self, settings: dict[str, Any]) -> None:
-        """Note the settings; the file is opened with the first number."""
+        """Store the settings; the first number opens the file."""
         self._settings, self._done = settings, None
 
-    def on_resume(self, tuner: Tuner, rows: list[Row]) -> None:
-        """Let TensorBoard forget what was logged after the checkpoint."""
+    def on_resume(self, tuner: Any, rows: list[Row]) -> None:
+        """Remove the numbers that were logged after the checkpoint."""
         self._done = rows[-1]["outer_step"] if rows else 0
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -120,15 +119,15 @@ class TensorBoardLogger(Logger):
 
 
 class MLflowLogger(Logger):
-    """Logs to MLflow; needs `pip install 'pactune[mlflow]'`. A resumed run goes on in the same MLflow run.
+    """Logs to MLflow; needs `pip install 'pactune[mlflow]'`. A resumed run continues the same MLflow run.
 
     Settings are parameters of the MLflow run. `outer_steps` is a tag, since a resumed run may have another number and
     MLflow's parameters cannot change. Numbers are sent together about once a second, and at the end.
 
     Args:
-        experiment: the experiment's name; it is made where there is none.
-        tracking_uri: where; MLflow's own default when None.
-        run_name: the run's name; MLflow invents one when None.
+        experiment: the name of the experiment; it is created if it does not exist.
+        tracking_uri: the address of the store; None for MLflow's default.
+        run_name: the name of the run; None lets MLflow choose one.
     """
 
     def __init__(self, experiment: str = "pactune", *, tracking_uri: str | None = None, run_name: str | None = None):
@@ -136,11 +135,11 @@ class MLflowLogger(Logger):
         self._client = self._module.MlflowClient(tracking_uri=tracking_uri)
         self._experiment, self._name = experiment, run_name
         self._run: str | None = None
-        self._waiting: list[list[Any]] = []  # name, value, milliseconds and step of what was not sent yet
-        self._next = 0.0  # when to send
+        self._waiting: list[list[Any]] = []  # name, value, milliseconds and step of numbers that are not sent yet
+        self._next = 0.0  # the time of the next call
 
     def open(self, settings: dict[str, Any]) -> None:
-        """Make a run, or go on with the one that was remembered."""
+        """Create a run, or continue that of the resumed run."""
         tags = {"outer_steps": settings["outer_steps"], "status": "running"}
         if self._run is None:
             found = self._client.get_experiment_by_name(self._experiment)
@@ -156,14 +155,14 @@ class MLflowLogger(Logger):
         self._client.log_batch(self._run, tags=self._tags(tags))
 
     def log(self, values: dict[str, float], step: int) -> None:
-        """Log metrics; MLflow has no NaN in some stores, so only finite numbers go there."""
+        """Log metrics. Only finite numbers are sent, since some stores of MLflow have no NaN."""
         now = int(time.time() * 1000)
         self._waiting += [[name, value, now, step] for name, value in values.items() if math.isfinite(value)]
         if time.monotonic() >= self._next:
             self._send()
 
     def close(self, ending: dict[str, Any]) -> None:
-        """Send what waits, log the ending as tags and end the run."""
+        """Send the remaining numbers, log the ending as tags and end the run."""
         if self._run is None:
             return
         status = "FINISHED" if succeeded(ending["status"]) else "FAILED"
@@ -175,15 +174,15 @@ class MLflowLogger(Logger):
             self._client.set_terminated(self._run, status=status)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which run it is, and the numbers that it has not been sent."""
+        """Return the id of the MLflow run and the numbers that are not sent yet."""
         return {"run": self._run, "waiting": [*self._waiting]} if self._run else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with that run."""
+        """Continue this run."""
         self._run, self._waiting = state["run"], list(state["waiting"])
 
     def _send(self) -> None:
-        """Send all that waits. One call for many numbers costs about as much as one call for one."""
+        """Send all waiting numbers. One call with many numbers costs about as much as one call with one number."""
         begun = time.monotonic()
         while self._waiting:
             metrics = [self._module.entities.Metric(*entry) for entry in self._waiting[:MOST_METRICS]]
@@ -197,13 +196,13 @@ class MLflowLogger(Logger):
 
 
 class WandbLogger(Logger):
-    """Logs to Weights & Biases; needs `pip install 'pactune[wandb]'`. A resumed run goes on under the same id.
+    """Logs to Weights & Biases; needs `pip install 'pactune[wandb]'`. A resumed run continues under the same id.
 
     Args:
-        project: the project's name.
+        project: the name of the project.
         mode: "online", or "offline" to write to `folder` only, for `wandb sync` later.
-        folder: where files go; the working directory when None.
-        name: the run's name; invented when None.
+        folder: the folder for files; None for the working directory.
+        name: the name of the run; None lets wandb choose one.
     """
 
     def __init__(
@@ -220,13 +219,13 @@ class WandbLogger(Logger):
         self._run: Any = None
 
     def open(self, settings: dict[str, Any]) -> None:
-        """Make a run, or go on with the one that was remembered."""
+        """Create a run, or continue that of the resumed run."""
         online = self._options["mode"] == "online"
         resumed = self._id is not None
         resume = {"resume": "allow"} if resumed and online else {}
         self._run = self._module.init(config=settings, id=self._id, **self._options, **resume)
         self._id = self._run.id
-        if resumed:  # what an earlier process wrote no longer holds
+        if resumed:  # replace the settings and the ending that an earlier process wrote
             self._run.config.update(settings, allow_val_change=True)
             self._run.summary.update(dict.fromkeys(ENDING))
         self._run.define_metric("*", step_metric="outer_step")
@@ -243,11 +242,11 @@ class WandbLogger(Logger):
         self._run.finish(exit_code=0 if succeeded(ending["status"]) else 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which run it is."""
+        """Return the id of the run."""
         return {"id": self._id} if self._id else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with that run."""
+        """Continue this run."""
         self._id = state["id"]
 
 

@@ -1,4 +1,4 @@
-"""What an optimizer of torch remembers after its first step: names, types and shapes."""
+"""The state of a torch optimizer after its first step: names, types and shapes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torch import Tensor
 __all__ = ["describe_memory", "fits_memory"]
 
 MOST = 2**53
-STEP = "step"  # how often a parameter has moved
-SIZE = 2  # of every axis of the stand-ins; an axis that is reduced has 1
+STEP = "step"  # the count of steps
+SIZE = 2  # of every axis of the stand-ins; a reduced axis has size 1
 
 
 def describe_memory(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, str]] | None:
-    """Return what is remembered of every parameter by its number, None where that cannot be known.
+    """Return the state of every parameter in words, by the parameter's number; None if it cannot be found out.
 
-    A new optimizer of the same kind takes one step on stand-ins of the parameters, so nothing of the user's is touched.
+    A new optimizer of the same class takes one step on stand-ins for the parameters. The user's optimizer is not
+    changed.
     """
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim") or kind is torch.optim.LBFGS:
@@ -26,19 +27,19 @@ def describe_memory(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, str
     try:
         twin = kind([_stand_ins(group) for group in optimizer.param_groups])  # type: ignore[call-arg]
         twin.step()
-    except (RuntimeError, TypeError, ValueError):  # it needs arguments or gradients of its own
+    except (RuntimeError, TypeError, ValueError):  # the optimizer needs further arguments or special gradients
         return None
-    state = twin.state_dict()["state"]
-    return {str(key): {name: _words(value) for name, value in held.items()} for key, held in state.items()}
+    states = twin.state_dict()["state"]
+    return {str(key): {name: _words(value) for name, value in state.items()} for key, state in states.items()}
 
 
-def fits_memory(held: dict[str, Any], expected: dict[str, str], shape: list[int]) -> bool:
-    """Tell whether this may be remembered of a parameter of this shape."""
-    if held.keys() != expected.keys():
+def fits_memory(state: dict[str, Any], expected: dict[str, str], shape: list[int]) -> bool:
+    """Return True if a parameter of this shape may have this state."""
+    if state.keys() != expected.keys():
         return False
     counts = {name for name, words in expected.items() if name == STEP or (shape and words.startswith("()"))}
     return all(
-        _is_count(held[name], expected[name]) if name in counts else _is_like(held[name], expected[name], shape)
+        _is_count(state[name], expected[name]) if name in counts else _has_shape_of(state[name], expected[name], shape)
         for name in expected
     )
 
@@ -56,14 +57,14 @@ def _words(value: object) -> str:
 
 
 def _is_count(value: object, expected: str) -> bool:
-    """Tell whether a value is a number of steps or a rate: a scalar ≥ 0."""
+    """True if a value is a number of steps or a rate: a scalar ≥ 0."""
     if isinstance(value, Tensor):
         return _words(value) == expected and bool(((value >= 0) & torch.isfinite(value)).all())
     return type(value).__name__ == expected and (not isinstance(value, (int, float)) or 0 <= value < MOST)
 
 
-def _is_like(value: object, expected: str, shape: list[int]) -> bool:
-    """Tell whether a value is like that of the stand-in, with the parameter's axes for those of the stand-in."""
+def _has_shape_of(value: object, expected: str, shape: list[int]) -> bool:
+    """True if a value has the type and shape of the stand-in's, with the parameter's sizes for the stand-in's."""
     if not isinstance(value, Tensor):
         return type(value).__name__ == expected and not isinstance(value, (int, float))
     small = re.findall(r"\d+", expected.partition(")")[0])

@@ -1,4 +1,7 @@
-"""Modules, functions and objects in words: what they are made of, the same in every process that makes them alike."""
+"""Describe modules, functions and objects as text, part by part. Two processes that build the same get the same text.
+
+A part is an attribute, a tensor, a sub-module, a function or a global that an object uses; its name is the path to it.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 __all__ = ["Parts", "describe_parts", "name_of", "without_digests"]
 
-Parts = dict[str, str]
-INNER = frozenset(vars(nn.Module()))  # what every module has
+Parts = dict[str, str]  # descriptions by path
+INNER = frozenset(vars(nn.Module()))  # attributes that every module has
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 CONTAINERS = (list, tuple, set, frozenset, dict)
 UNORDERED = (set, frozenset, dict)
-VARYING = (torch.device, torch.Generator, PurePath)  # may differ where the run does not
+VARYING = (torch.device, torch.Generator, PurePath)  # their values may differ between two processes of one run
 SCALARS = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, np.generic)
-# What globals and attributes of classes may be, besides objects of the user's.
+# Types of globals and class attributes that are described, besides the user's classes.
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, partial, type)
 SETTINGS = (*SCALARS, *CONTAINERS, *FUNCTIONS, Tensor, np.ndarray, nn.Module, SimpleNamespace)
-# Methods that are called from outside, and those that change no number.
+# Methods that pactune and torch call, and methods that change no number.
 ENTRIES = {
     "forward",
     "penalty",
@@ -46,69 +49,69 @@ ENTRIES = {
 }
 ASIDE = {"__init__", "__repr__", "__str__", "__doc__", "__module__", "__qualname__", "__reduce__", "__getstate__"}
 ASIDE |= {"__setstate__", "__firstlineno__", "__static_attributes__"}
-LONGEST = 160  # characters of one entry, after which a checksum stands for the rest
-MOST = 1000  # elements of a list that are looked at
-SMALL = 4096  # elements of a tensor whose checksum is always taken
-DEEPEST = 12  # objects inside objects
+LONGEST = 160  # characters of one description; a longer one ends in a checksum
+MOST = 1000  # elements of a list that are described
+SMALL = 4096  # elements of a tensor whose checksum is always computed
+DEEPEST = 12  # levels of objects inside objects
 
 
 def describe_parts(modules: Mapping[str, nn.Module], others: Mapping[str, Any], *, checksums: bool = True) -> Parts:
-    """Return what modules and other objects are made of, an entry per part: {"model.3.p": "0.2"} for instance.
+    """Return descriptions of all parts of modules and other objects, for instance {"model.3.p": "0.2"}.
 
-    It holds no addresses and nothing that depends on the hash seed. Code of the user's own functions and classes is
-    known by a checksum of its bytecode, which comments and line numbers do not change. Code of installed packages is
-    known by its name. The values of θ and λ and of the model's buffers are left out.
+    The text holds no memory addresses and does not depend on the hash seed. The user's functions and classes are
+    described by a checksum of their bytecode, which comments and line numbers do not change. Code of installed packages
+    is described by its name. The values of θ, λ and the model's buffers are left out.
 
     Args:
-        modules: with the trained parameters; the first one is the model.
+        modules: the modules with the trained parameters; the first one is the model.
         others: losses and settings.
-        checksums: include those of large tensors and of arrays, which takes time.
+        checksums: True to include checksums of large tensors and of arrays, which takes time.
     """
-    walk = _Walk(modules, checksums=checksums)
+    describer = _Describer(modules, checksums=checksums)
     for name, module in modules.items():
-        walk.add(name, module)
+        describer.add(name, module)
     for name, value in others.items():
-        walk.add(name, value)
-    return walk.found
+        describer.add(name, value)
+    return describer.found
 
 
 def without_digests(parts: Parts) -> Parts:
-    """Return the entries without checksums, which another version of Python or torch may change."""
+    """Return the descriptions without checksums, which may differ between versions of Python or torch."""
     return {name: re.sub(r" (code|checksum) [0-9a-f]+", "", str(words)) for name, words in parts.items()}
 
 
-class _Walk:
-    """Goes through an object and everything that it is made of; what is met again is named by its first path."""
+class _Describer:
+    """Describes objects and, recursively, their parts. An object that occurs twice is described by its first path."""
 
     def __init__(self, modules: Mapping[str, nn.Module], *, checksums: bool) -> None:
         self.found: Parts = {}
         self._checksums = checksums
-        self._named: set[str] = set()  # by the functions that were met
-        self._met: dict[int, tuple[str, Any]] = {}  # with the object, so that no other one gets its number
+        self._named: set[str] = set()  # names that the described functions use
+        self._seen: dict[int, tuple[str, Any]] = {}  # path and object by id; the reference keeps the id unique
         model = next(iter(modules.values()))
         self._resting = set() if model.training else set(model.modules())  # `fit` puts them into training mode
         trained = [(root, *pair) for root in modules for pair in modules[root].named_parameters() if _moves(pair[1])]
         buffers = [(next(iter(modules)), *pair) for pair in model.named_buffers()]
         for root, name, value in (*trained, *buffers):
-            self._met.setdefault(id(value), (f"{root}.{name}", value))
+            self._seen.setdefault(id(value), (f"{root}.{name}", value))
 
     def add(self, path: str, value: Any, depth: int = 0) -> None:
-        """Add the entries of a value."""
+        """Add the descriptions of a value and its parts."""
         words = self._words(value)
         if words is not None:
             self.found[path] = _short(words)
-        elif id(value) in self._met:
-            first = self._met[id(value)][0]
+        elif id(value) in self._seen:
+            first = self._seen[id(value)][0]
             self.found |= {} if first == path else {path: f"the same as {first}"}
         elif depth > DEEPEST:
             self.found[path] = name_of(type(value))
         else:
-            self._met[id(value)] = path, value
+            self._seen[id(value)] = path, value
             if isinstance(value, FunctionType):
                 self._named |= _names(value.__code__)
-            self._look_into(path, value, depth + 1)
+            self._add_parts(path, value, depth + 1)
 
-    def _look_into(self, path: str, value: Any, depth: int) -> None:
+    def _add_parts(self, path: str, value: Any, depth: int) -> None:
         for name, part in self._parts(value):
             if name:
                 self.add(f"{path}.{name}", part, depth)
@@ -116,13 +119,13 @@ class _Walk:
                 self.found[path] = _short(str(part))
 
     def _words(self, value: Any, depth: int = 0) -> str | None:
-        """Return the text of a value that has no parts of its own, None for one that has."""
+        """Return the text of a value without parts; None if the value has parts."""
         if isinstance(value, SCALARS):
             return re.sub(r"\b(cuda|xpu|hpu|mps):\d+", r"\1", repr(value)) if isinstance(value, str) else repr(value)
         if isinstance(value, VARYING):
             return type(value).__name__
         if isinstance(value, Tensor):
-            return None if id(value) in self._met else self._tensor(value)
+            return None if id(value) in self._seen else self._tensor(value)
         if isinstance(value, np.ndarray):
             return f"array {value.shape} {value.dtype}{self._array_checksum(value)}"
         if isinstance(value, CONTAINERS):
@@ -132,7 +135,7 @@ class _Walk:
         return name_of(value) if isinstance(value, BuiltinFunctionType) else None
 
     def _container(self, value: Any, depth: int) -> str | None:
-        """Return the text of a container of plain values, None where a part has parts of its own."""
+        """Return the text of a container of plain values; None if an element has parts."""
         pairs = value.items() if isinstance(value, dict) else ((None, part) for part in value)
         words = []
         for key, part in islice(pairs, MOST):
@@ -152,14 +155,14 @@ class _Walk:
         return f"{words} checksum {_digest(data)}"
 
     def _array_checksum(self, value: np.ndarray[Any, Any]) -> str:
-        """Return the checksum of an array; one of objects holds addresses and has none."""
+        """Return the checksum of an array; an array of objects holds addresses and has none."""
         return self._checksum(value.tobytes()) if self._checksums and not value.dtype.hasobject else ""
 
     def _checksum(self, data: Any) -> str:
         return f" checksum {_digest(data)}" if self._checksums else ""
 
     def _parts(self, value: Any) -> Iterable[tuple[str, Any]]:
-        """Return the parts of a value by name; the one without a name is the entry of the value itself."""
+        """Return the parts of a value by name; the empty name stands for the value itself."""
         if isinstance(value, nn.Module):
             return _module_parts(value, evaluating=not value.training and value not in self._resting)
         if isinstance(value, FunctionType):
@@ -177,13 +180,13 @@ class _Walk:
 
 
 def _moves(value: Tensor) -> bool:
-    """Tell whether training changes a parameter; one that is frozen has to be the same when a run is resumed."""
+    """True if training changes a parameter. A frozen one must be the same when a run is resumed."""
     return value.requires_grad or not _is_made(value)
 
 
 def _members(value: Any) -> Iterable[tuple[str, Any]]:
     kind = type(value).__name__
-    if isinstance(value, (set, frozenset)):  # in no order that could be kept
+    if isinstance(value, (set, frozenset)):  # the order differs between processes
         return [("", f"{kind} of {len(value)}")]
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
     return [("", kind), *((key if isinstance(key, str) and key else _plain_repr(key), part) for key, part in pairs)]
@@ -206,7 +209,7 @@ def _is_made(value: Tensor) -> bool:
 
 
 def _function_parts(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield a function's code, and for one of the user's what it refers to: defaults, closure and globals."""
+    """Yield a function's code and, for a function of the user, its defaults, closure and globals."""
     if not _is_users(function.__module__):
         yield "", name_of(function)
         return
@@ -216,7 +219,7 @@ def _function_parts(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents
-        except ValueError:  # it is not filled yet
+        except ValueError:  # the cell is empty
             continue
         if name != "__class__":
             yield name, value
@@ -227,34 +230,34 @@ def _function_parts(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _class_parts(kind: type, named: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the methods and plain attributes of a class of the user's that described code can reach by name."""
+    """Yield the methods and plain attributes of a user's class that the described code can reach by name."""
     yield "", name_of(kind)
-    held: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for base in reversed(kind.__mro__ if _is_users(kind.__module__) else ()):
         own = _is_users(base.__module__)
-        held |= {name: _unwrapped(value) if own else None for name, value in vars(base).items()}
-    functions_first = sorted(_reachable(held, named), key=lambda name: not isinstance(held[name], FunctionType))
-    for name in functions_first:  # they name the attributes of the objects that follow
-        value = held[name]
+        members |= {name: _unwrapped(value) if own else None for name, value in vars(base).items()}
+    functions_first = sorted(_reachable(members, named), key=lambda name: not isinstance(members[name], FunctionType))
+    for name in functions_first:  # the functions name the attributes of the objects that follow
+        value = members[name]
         if isinstance(value, FunctionType) or (value is not None and name[:2] != "__" and _is_setting(value)):
             yield name, value
 
 
-def _reachable(held: dict[str, Any], named: set[str]) -> list[str]:
-    """Return the names of methods and attributes that are entered from outside, or named by described code."""
-    wanted = {name for name in held if name in named or name in ENTRIES or (name[:2] == "__" and name not in ASIDE)}
+def _reachable(members: dict[str, Any], named: set[str]) -> list[str]:
+    """Return the names of the members that pactune or torch call, or that the described code names."""
+    wanted = {name for name in members if name in named or name in ENTRIES or (name[:2] == "__" and name not in ASIDE)}
     while True:
-        codes = [held[name].__code__ for name in wanted if isinstance(held[name], FunctionType)]
-        more = {name for code in codes for name in _names(code) if name in held} - wanted
+        codes = [members[name].__code__ for name in wanted if isinstance(members[name], FunctionType)]
+        more = {name for code in codes for name in _names(code) if name in members} - wanted
         if not more:
             return sorted(wanted)
         wanted |= more
 
 
 def _object_parts(value: Any, named: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of settings, and those of an object of the user's that described code names.
+    """Yield all attributes of a settings object, and those attributes of a user's object that the code names.
 
-    An object of another library is known by its text.
+    An object of another library is described by its `repr`.
     """
     kind = type(value)
     settings = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -264,8 +267,8 @@ def _object_parts(value: Any, named: set[str]) -> Iterator[tuple[str, Any]]:
     yield "", name_of(kind)
     yield from _own_class(value)
     slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if hasattr(value, name)]
-    held = {**{name: getattr(value, name) for name in slots if name != "__dict__"}, **getattr(value, "__dict__", {})}
-    yield from ((name, held[name]) for name in sorted(held) if settings or name in named)
+    found = {**{name: getattr(value, name) for name in slots if name != "__dict__"}, **getattr(value, "__dict__", {})}
+    yield from ((name, found[name]) for name in sorted(found) if settings or name in named)
 
 
 def _own_class(value: Any) -> Iterator[tuple[str, Any]]:
@@ -282,7 +285,7 @@ def _unwrapped(value: Any) -> Any:
 
 @cache
 def _is_users(module: str | None) -> bool:
-    """Tell whether a module is the user's own: neither of pactune or Python nor installed."""
+    """True if a module belongs to the user: not to pactune, torch or Python, nor to an installed package."""
     top = (module or "").partition(".")[0]
     if top in ("pactune", "torch", "builtins") or (top in sys.stdlib_module_names and top != "__main__"):
         return False
@@ -291,10 +294,7 @@ def _is_users(module: str | None) -> bool:
 
 
 def _is_setting(value: Any) -> bool:
-    """Tell whether code may take a number from a global or an attribute of a class.
-
-    Objects of other libraries are none: many differ from process to process.
-    """
+    """True if a global or class attribute is described. Objects of other libraries differ between processes."""
     return isinstance(value, SETTINGS) or _is_users(type(value).__module__)
 
 
@@ -312,7 +312,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _code_text(code: CodeType, doc: str | None = None) -> str:
-    """Return what code does, without names of local variables, line numbers and its docstring."""
+    """Return the bytecode as text, without names of local variables, line numbers and the docstring."""
     constants = [
         _code_text(c) if isinstance(c, CodeType) else _constant(c) for c in code.co_consts if c != doc or not c
     ]
@@ -324,15 +324,15 @@ def _constant(value: Any) -> str:
 
 
 def name_of(value: Any) -> str:
-    """Return the name of a function or class, or that of an object's class."""
+    """Return the name of a function or class; for another object, the name of its class."""
     return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or type(value).__qualname__)
 
 
 def _plain_repr(value: Any) -> str:
-    """Return the text of a value without addresses in memory, which differ from process to process."""
+    """Return the `repr` of a value without memory addresses, which differ between processes."""
     try:
         return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    except Exception:  # it is the user's code, or a library's
+    except Exception:  # the `repr` of a user's class may raise anything
         return name_of(type(value))
 
 

@@ -1,4 +1,4 @@
-"""What remembers a run while it goes on: nothing by default, a run folder when `run_dir` is given."""
+"""Recorders save the state of a run and load it to resume. The default saves nothing; `run_dir` asks for files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pactune.columns import Row
+from pactune.columns import CLOCK_COLUMNS, JOURNAL_COLUMNS, Row
 from pactune.errors import RunFolderError, warn_user
 from pactune.tracking.checkpoint import (
     DamagedError,
@@ -24,28 +24,27 @@ from pactune.tracking.checkpoint import (
     step_of,
 )
 from pactune.tracking.files import folder_inside, has_content, make_folder
-from pactune.tracking.fingerprint import PARTS, differences, moved_parts
+from pactune.tracking.fingerprint import PARTS, changed_parts, differences
 from pactune.tracking.journal import JOURNAL, Journal, read_lines, starts_of
 from pactune.tracking.parts import Parts
 from pactune.tracking.run_folder import versions_of
-from pactune.tracking.schema import UnfitError
+from pactune.tracking.schema import SchemaError
 from pactune.tracking.state_schema import check_document, check_state
 from pactune.tracking.status import ended_early
 
-__all__ = ["FolderRecorder", "Pace", "Recorder", "start_together"]
+__all__ = ["CheckpointSchedule", "FolderRecorder", "Recorder", "resume_together"]
 
 State = dict[str, Any]
-# Rows of the history as the journal calls them.
-KINDS = {"rows": "row", "plain_rows": "plain row"}
-SLOW = 1.0  # seconds from which a checkpoint is not written after every outer step
-PAUSE = 60.0  # so many times its own duration passes before the next one: ten large runs side by side wait a sixth
-MOST_PAUSE = 600.0  # seconds of work that may be lost
+KINDS = {"rows": "row", "plain_rows": "plain row"}  # fields of the state, and the journal's kinds of their lines
+SLOW = 1.0  # seconds; a checkpoint that takes longer is not written after every outer step
+PAUSE = 60.0  # pause after a slow checkpoint, as a multiple of its duration: ten large runs side by side wait a sixth
+MOST_PAUSE = 600.0  # the longest pause in seconds, and so the most work that a kill loses
 
 logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Remembers nothing."""
+    """The recorder of a run without a run folder. It saves nothing."""
 
     def __enter__(self) -> Recorder:
         return self
@@ -56,32 +55,32 @@ class Recorder:
         """Close what was opened."""
 
     def load(self, device: torch.device) -> State | None:
-        """Return the state to go on from, None for a new run."""
+        """Return the saved state to resume from; None for a new run."""
         return None
 
     def save(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Remember the state after an outer step with its history so far; `last` when the run is over."""
+        """Save the state after an outer step, history included; `last` is True when the run is over."""
 
     def end(self, **fields: Any) -> None:
-        """Remember how the run ended."""
+        """Save how the run ended."""
 
     def part(self, name: str) -> Recorder:
-        """Return a recorder for a run that is a part of this one."""
+        """Return the recorder of a sub-run, such as one fold of the search for ζ."""
         return self
 
 
-class Pace:
-    """Decides after which outer steps checkpoints are written.
+class CheckpointSchedule:
+    """Decides after which outer steps checkpoints are written, so that writing takes little of the time.
 
-    Writing may take a small part of the time only. The runs of a grid share a pace and ask it after the same outer
-    step, so that all of them have checkpoints of the same steps and can be resumed together.
+    The runs of a grid share a schedule. All of them get the same answer for an outer step, so they have checkpoints of
+    the same steps and can be resumed together.
     """
 
     def __init__(self) -> None:
         self._step, self._due, self._spent, self._wanted = -1, 0.0, 0.0, True
 
     def is_due(self, step: int) -> bool:
-        """Whether checkpoints of this outer step are written: one answer for all runs."""
+        """Return True if checkpoints of this outer step are to be written; the same answer for all runs."""
         if step != self._step:
             self._step, self._spent = step, 0.0
             self._wanted = time.monotonic() >= self._due
@@ -89,7 +88,7 @@ class Pace:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Measure how long it takes to write one; the next pause depends on the sum over all runs."""
+        """Measure the time to write a checkpoint. The next pause depends on the sum over all runs."""
         begun = time.monotonic()
         yield
         self._spent += time.monotonic() - begun
@@ -97,7 +96,7 @@ class Pace:
 
 
 def _pause(seconds: float) -> float:
-    """Return how long to do without checkpoints after some that took so long.
+    """Return the seconds until the next checkpoint, given the seconds that the last one took.
 
     >>> _pause(0.02), _pause(2.0), _pause(30.0)
     (0.0, 120.0, 600.0)
@@ -105,11 +104,11 @@ def _pause(seconds: float) -> float:
     return 0.0 if seconds < SLOW else min(PAUSE * seconds, MOST_PAUSE)
 
 
-def start_together(recorders: Sequence[FolderRecorder]) -> None:
-    """Let runs resume from one outer step, the last of which all have a checkpoint.
+def resume_together(recorders: Sequence[FolderRecorder]) -> None:
+    """Let the runs of a grid resume from the same outer step, the last one of which all have a checkpoint.
 
-    Runs that are stacked round differently from runs that are alone. Where all go on from the same step, as they would
-    have without the interruption, their numbers are the same bit for bit.
+    A stacked run rounds differently from a single one. If all runs resume from the same step, they are stacked as they
+    would have been without the interruption, and their numbers are equal bit for bit.
     """
     steps = [step for recorder in recorders if (step := recorder.newest_step()) is not None]
     for recorder in recorders if steps else ():
@@ -117,15 +116,15 @@ def start_together(recorders: Sequence[FolderRecorder]) -> None:
 
 
 class FolderRecorder(Recorder):
-    """Keeps a journal and the last two checkpoints in a folder.
+    """Writes a journal and the last two checkpoints into a folder.
 
     Args:
-        folder: where; made if it does not exist.
-        resume: go on from the last checkpoint, where there is one.
-        settings: what makes the run this run. A folder whose settings differ is refused.
-        parts: `parts(checksums=…)` returns what the run's modules and losses are made of just now; it is compared too,
-            except for what changes in training.
-        pace: decides after which outer steps checkpoints are written; the runs of a grid share one.
+        folder: the run folder; it is made if it does not exist.
+        resume: resume from the last checkpoint, if there is one.
+        settings: the settings that identify the run. A folder with other settings is refused.
+        parts: `parts(checksums=…)` describes the present modules and losses of the run. They must be equal too, except
+            for parts that training changes.
+        schedule: decides after which outer steps checkpoints are written; the runs of a grid share one.
 
     Raises:
         RunFolderError: the folder cannot be used.
@@ -138,14 +137,14 @@ class FolderRecorder(Recorder):
         resume: bool,
         settings: dict[str, Any],
         parts: Callable[..., Parts] | None = None,
-        pace: Pace | None = None,
+        schedule: CheckpointSchedule | None = None,
     ) -> None:
-        self.folder, self._resume, self._pace, self._parts = folder, resume, pace or Pace(), parts
+        self.folder, self._resume, self._schedule, self._parts = folder, resume, schedule or CheckpointSchedule(), parts
         self._latest: int | None = None
         self._settings = settings if parts is None or PARTS in settings else {**settings, PARTS: parts(checksums=True)}
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
-        self._moved: set[str] = set()
+        self._changed: set[str] = set()
         self._written: dict[str, set[int]] = {}
         self._ahead: dict[str, dict[int, Row]] = {}
         if has_content(folder / JOURNAL) or list_checkpoints(folder):
@@ -177,12 +176,12 @@ class FolderRecorder(Recorder):
             self._journal = None
 
     def load(self, device: torch.device) -> State | None:
-        """Return the state of the newest checkpoint that is whole, None for a new run.
+        """Return the state of the newest intact checkpoint; None for a new run.
 
-        The checkpoint decides: what the journal lacks or says otherwise is written to it again.
+        If the journal differs from the checkpoint, the rows of the checkpoint are appended to the journal.
 
         Raises:
-            RunFolderError: the folder is of another run or version, or no checkpoint is whole.
+            RunFolderError: the folder belongs to another run or version, or no checkpoint is intact.
         """
         clear_partial(self.folder)
         lines = read_lines(self.folder)
@@ -192,11 +191,11 @@ class FolderRecorder(Recorder):
         if saved is None:
             self._begin(starts)
             return None
-        self._moved = set(saved.get("moved", []))
+        self._changed = set(saved.get("moved", []))
         state: State = saved["state"]
         self._repair(state, starts, saved)
         if saved["versions"] == self._versions:
-            self._settings = saved["settings"]  # as the run began; ours may have moved since
+            self._settings = saved["settings"]  # from the start of the run; training may have changed the present ones
         else:
             self._write_start(self._settings, self._versions)
         self._write("resume", outer_steps_done=len(state["rows"]), versions=self._versions)
@@ -204,15 +203,14 @@ class FolderRecorder(Recorder):
         return state
 
     def save(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Write a checkpoint, then the new rows.
+        """Write a checkpoint if one is due, then the new rows.
 
-        A checkpoint that takes long is not written after every outer step. The journal may then be ahead of it: a
-        resumed run makes those steps again, and finds their rows written.
+        The journal may be ahead of the last checkpoint. A resumed run repeats those steps and finds their rows written.
         """
         present = state()
         step = len(present["rows"])
-        if last or self._pace.is_due(step):
-            with self._pace.timed():
+        if last or self._schedule.is_due(step):
+            with self._schedule.timed():
                 save_checkpoint(self.folder, step, self._document(present))
         self._write_rows(present)
 
@@ -221,14 +219,14 @@ class FolderRecorder(Recorder):
         self._write("end", **fields)
 
     def _document(self, present: State) -> State:
-        """Return what a checkpoint holds: the settings at the start, the parts that have moved since, and the state."""
+        """Return the content of a checkpoint: the settings at the start, the parts changed since then, the state."""
         if self._parts is not None:
-            self._moved |= set(moved_parts(self._settings[PARTS], self._parts(checksums=False)))
+            self._changed |= set(changed_parts(self._settings[PARTS], self._parts(checksums=False)))
         document = {"settings": self._settings, "versions": self._versions, "state": present}
-        return {**document, "moved": sorted(self._moved)} if self._moved else document
+        return {**document, "moved": sorted(self._changed)} if self._changed else document
 
     def _begin(self, starts: list[Row]) -> None:
-        """Begin a new run in a folder without a checkpoint."""
+        """Start a new run in a folder without a checkpoint."""
         if starts:
             self._check(starts[-1])
         if any(self._ahead.values()):
@@ -237,7 +235,7 @@ class FolderRecorder(Recorder):
         self._write_start(self._settings, self._versions)
 
     def _check_early(self) -> None:
-        """Refuse a folder before hours of work."""
+        """Refuse a folder of another run before training starts."""
         if not self._resume:
             raise RunFolderError(
                 f"{self.folder} holds a run already; pass resume=True to go on with it, or another `run_dir`"
@@ -247,13 +245,13 @@ class FolderRecorder(Recorder):
                 self._check(start)
 
     def newest_step(self) -> int | None:
-        """Return the outer step of the newest checkpoint; None without one, or where the run ended by itself."""
+        """Return the outer step of the newest checkpoint; None without one, or if the run converged or diverged."""
         ends = [line.get("status", "") for line in read_lines(self.folder) if line["kind"] in ("end", "resume")]
         paths = list_checkpoints(self.folder)
         return None if not paths or (ends and ended_early(ends[-1])) else step_of(paths[0])
 
     def start_by(self, step: int) -> None:
-        """Resume from the newest checkpoint that is not after this outer step, where there is one."""
+        """Resume from the newest checkpoint that is not after this outer step, if there is one."""
         self._latest = step
 
     def _candidates(self) -> list[Path]:
@@ -267,7 +265,7 @@ class FolderRecorder(Recorder):
         return early or paths
 
     def _newest(self, device: torch.device) -> State | None:
-        """Return the newest checkpoint that is whole and as pactune writes it."""
+        """Return the newest checkpoint that is intact and passes all checks; None without checkpoints."""
         damaged = []
         for path in self._candidates():
             try:
@@ -277,7 +275,7 @@ class FolderRecorder(Recorder):
                 check_state(found["state"], self._settings)
                 if path != checkpoint_path(self.folder, len(found["state"]["rows"])):
                     raise DamagedError(f"it holds {len(found['state']['rows'])} rows, which is not its number")
-            except (DamagedError, UnfitError) as error:
+            except (DamagedError, SchemaError) as error:
                 logger.warning("%s: %s; trying the one before", path.name, error)
                 damaged.append(f"{path.name}: {error}")
             else:
@@ -289,7 +287,7 @@ class FolderRecorder(Recorder):
         return None
 
     def _check(self, found: State) -> None:
-        """Raise where a checkpoint or the first line of a journal is of another run or version."""
+        """Raise if a checkpoint or the first line of a journal belongs to another run or version."""
         versions = found["versions"]
         if versions.get("pactune") != self._versions["pactune"]:
             raise RunFolderError(
@@ -298,13 +296,15 @@ class FolderRecorder(Recorder):
             )
         if versions != self._versions:
             logger.warning("%s: resuming with other versions than %s; numbers may differ", self.folder, versions)
-        moved = frozenset(found.get("moved", ()))
-        words = differences(found["settings"], self._settings, moved=moved, versions_differ=versions != self._versions)
+        ignored = frozenset(found.get("moved", ()))
+        words = differences(
+            found["settings"], self._settings, ignored=ignored, versions_differ=versions != self._versions
+        )
         if words:
             raise RunFolderError(f"{self.folder} holds another run: {words}. Choose another `run_dir`")
 
     def _repair(self, state: State, starts: list[Row], saved: State) -> None:
-        """Write to the journal what the checkpoint says and it does not."""
+        """Append the settings and rows of the checkpoint that the journal lacks; warn if it was damaged."""
         self._written = {field: set() for field in KINDS}
         rows = {field: [row for row in state[field] if self._is_new(field, row)] for field in KINDS}
         if starts and starts[-1]["settings"] == saved["settings"]:
@@ -321,11 +321,11 @@ class FolderRecorder(Recorder):
             )
 
     def _is_new(self, field: str, row: Row) -> bool:
-        """Tell whether a row has yet to be written: the journal lacks it or has other numbers, time apart."""
+        """True if a row must be written: the journal lacks it, or has other numbers (times are not compared)."""
         if row["outer_step"] in self._written[field]:
             return False
         found = self._ahead[field].get(row["outer_step"])
-        return found is None or _timeless(found) != _timeless(row)
+        return found is None or _without_times(found) != _without_times(row)
 
     def _write_start(self, settings: dict[str, Any], versions: dict[str, str]) -> None:
         self._write("start", settings=settings, seed=settings.get("seed"), versions=versions)
@@ -344,10 +344,10 @@ class FolderRecorder(Recorder):
 
 
 def _history(lines: list[Row], kind: str) -> dict[int, Row]:
-    """Return the rows of a journal by outer step; where a step was written twice, the later one."""
+    """Return the rows of a journal by outer step; the later row if a step was written twice."""
     return {line["outer_step"]: line for line in lines if line["kind"] == kind}
 
 
-def _timeless(row: Row) -> dict[str, str]:
-    """Return the numbers of a row as text, in which NaN equals itself."""
-    return {name: repr(value) for name, value in row.items() if name not in ("kind", "time", "seconds")}
+def _without_times(row: Row) -> dict[str, str]:
+    """Return the numbers of a row as text, so that NaN equals NaN."""
+    return {name: repr(value) for name, value in row.items() if name not in (*JOURNAL_COLUMNS, *CLOCK_COLUMNS)}

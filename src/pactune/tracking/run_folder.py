@@ -1,4 +1,4 @@
-"""The folder of a study: an append-only journal, the results as JSON, and whatever is drawn from them."""
+"""The folder of a study: an append-only journal, the results as JSON, and figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pactune import __version__
-from pactune.tracking.files import make_folder, write_atomically
+from pactune.tracking.files import as_folder, make_folder, write_atomically
 from pactune.tracking.journal import JOURNAL, Journal
-from pactune.tracking.place import as_folder
 
 __all__ = ["RunFolder", "versions_of"]
 
@@ -24,7 +23,7 @@ class RunFolder:
     """Folder with `journal.jsonl` and `results.json`.
 
     Args:
-        folder: where; made if it does not exist. A second run in the same folder goes on in the same journal.
+        folder: the path; it is made if it does not exist. A second run in the same folder uses the same journal.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +42,7 @@ class RunFolder:
 
     @contextmanager
     def run(self, name: str, settings: dict[str, Any]) -> Iterator[None]:
-        """Write the start of a run and how it ended: "done", "interrupted", or "failed" with the error."""
+        """Write the start and the end of a run: "done", "interrupted", or "failed" with the error."""
         self.append("start", name=name, settings=settings, versions=versions_of(*_PACKAGES))
         try:
             yield
@@ -54,7 +53,7 @@ class RunFolder:
         self.append("end", status="done")
 
     def write_results(self, results: dict[str, Any]) -> Path:
-        """Write `results.json`, replacing that of an earlier run."""
+        """Write `results.json`; the file of an earlier run is replaced."""
         path = self.folder / "results.json"
         write_atomically(path, (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
         return path

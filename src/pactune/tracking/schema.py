@@ -1,4 +1,7 @@
-"""Checks of what stands in files, put together from small ones; and the rules for the lines of a journal."""
+"""Checks of the content of files, composed from small checks, and the rules for the lines of a journal.
+
+A check is a function of a value and of its name in messages. It raises a `SchemaError` if the value breaks the rule.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from pactune.columns import JOURNAL_COLUMNS
+
 __all__ = [
     "Check",
-    "UnfitError",
+    "SchemaError",
     "anything",
     "check_line",
     "check_row",
@@ -27,61 +32,61 @@ __all__ = [
 ]
 
 Check = Callable[[Any, str], None]
-LARGEST = 2**53  # of whole numbers, which a float can still hold
+LARGEST = 2**53  # the largest whole number that a float holds exactly
 
 
-class UnfitError(ValueError):
-    """Something that pactune would not have written."""
+class SchemaError(ValueError):
+    """The content of a file is not as pactune writes it."""
 
 
 def need(fits: bool, where: str, rule: str, value: object) -> None:
-    """Raise where something does not fit."""
+    """Raise unless `fits`; the message names the field, the rule and the value."""
     if not fits:
-        raise UnfitError(f"{where} must be {rule}, got {str(value)[:60]!r}")
+        raise SchemaError(f"{where} must be {rule}, got {str(value)[:60]!r}")
 
 
 def text(value: Any, where: str) -> None:
-    """Take a text."""
+    """Check that a value is a text."""
     need(isinstance(value, str), where, "a text", value)
 
 
 def is_number(value: object) -> bool:
-    """Tell whether something is a number that a float can hold, infinity and NaN included."""
+    """Return True if a value is a number that a float can hold; infinity and NaN are numbers too."""
     return isinstance(value, float) or (type(value) is int and abs(value) <= LARGEST)
 
 
 def number(value: Any, where: str) -> None:
-    """Take a number; it may be infinite or NaN."""
+    """Check that a value is a number; it may be infinite or NaN."""
     need(is_number(value), where, "a number", value)
 
 
 def finite(value: Any, where: str) -> None:
-    """Take a finite number."""
+    """Check that a value is a finite number."""
     number(value, where)
     need(math.isfinite(value), where, "a finite number", value)
 
 
 def count(value: Any, where: str) -> None:
-    """Take a whole number ≥ 0."""
+    """Check that a value is a whole number ≥ 0."""
     need(type(value) is int and 0 <= value <= LARGEST, where, "a whole number ≥ 0", value)
 
 
 def flag(value: Any, where: str) -> None:
-    """Take true or false."""
+    """Check that a value is True or False."""
     need(isinstance(value, bool), where, "true or false", value)
 
 
 def mapping(value: Any, where: str) -> None:
-    """Take a dict whose keys are texts."""
+    """Check that a value is a dict whose keys are texts."""
     need(isinstance(value, dict) and all(isinstance(key, str) for key in value), where, "a dict by name", value)
 
 
 def anything(value: Any, where: str) -> None:
-    """Take whatever is there."""
+    """Accept any value."""
 
 
 def optional(check: Check) -> Check:
-    """Take None too."""
+    """Return a check that also accepts None."""
 
     def checked(value: Any, where: str) -> None:
         if value is not None:
@@ -91,7 +96,7 @@ def optional(check: Check) -> Check:
 
 
 def listed(check: Check) -> Check:
-    """Take a list of such."""
+    """Return a check of a list whose elements pass `check`."""
 
     def checked(value: Any, where: str) -> None:
         need(isinstance(value, list), where, "a list", value)
@@ -102,7 +107,7 @@ def listed(check: Check) -> Check:
 
 
 def named(check: Check) -> Check:
-    """Take a dict of such."""
+    """Return a check of a dict whose values pass `check`."""
 
     def checked(value: Any, where: str) -> None:
         mapping(value, where)
@@ -113,13 +118,13 @@ def named(check: Check) -> Check:
 
 
 def record(required: dict[str, Check], possible: dict[str, Check] | None = None) -> Check:
-    """Take a dict with these fields; others are nobody's and are left alone."""
+    """Return a check of a dict with these required and possible fields; unknown fields are not checked."""
 
     def checked(value: Any, where: str) -> None:
         mapping(value, where)
         missing = [name for name in required if name not in value]
         if missing:
-            raise UnfitError(f"{where} lacks {', '.join(missing)}")
+            raise SchemaError(f"{where} lacks {', '.join(missing)}")
         for name, check in {**required, **(possible or {})}.items():
             if name in value:
                 check(value[name], f"{where}.{name}")
@@ -139,21 +144,21 @@ _LINES: dict[str, Check] = {
 
 
 def check_line(line: dict[str, Any]) -> None:
-    """Check a line of a journal; kinds that are not known here have no rule.
+    """Check a line of a journal; a line of an unknown kind has no rule.
 
     Raises:
-        UnfitError: names the field and the rule.
+        SchemaError: a field breaks its rule.
     """
     kind = line["kind"]
     text(line.get("time", ""), "time")
     if kind in ("row", "plain row"):
-        check_row({key: value for key, value in line.items() if key not in ("kind", "time")}, kind)
+        check_row({key: value for key, value in line.items() if key not in JOURNAL_COLUMNS}, kind)
     else:
         _LINES.get(kind, anything)(line, kind)
 
 
 def check_row(value: Any, where: str) -> None:
-    """Take a row of a history: numbers by name."""
+    """Check a row of a history: numbers by the names of columns."""
     named(number)(value, where)
     step = value.get("outer_step")
     need(type(step) is int and step >= 1, f"{where}.outer_step", "a whole number ≥ 1", step)

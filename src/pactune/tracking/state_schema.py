@@ -1,4 +1,4 @@
-"""What the state of a run in a checkpoint must be like: names, shapes, types and counts, against the present run."""
+"""Check the state in a checkpoint against the settings of the present run: names, shapes, types and counts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pactune.columns import TUNED_COLUMNS
 from pactune.tracking.optimizers import fits_memory
 from pactune.tracking.schema import (
     Check,
@@ -29,15 +30,13 @@ from pactune.tracking.schema import (
 
 __all__ = ["check_document", "check_state"]
 
-REQUIRED = ("risk", "regularizer", "objective", "hypergradient_norm", "seconds")
-
 check_document = record(
     {"settings": mapping, "versions": record({"pactune": text}), "state": mapping}, {"moved": listed(text)}
 )
 
 
 def _rows(value: Any, where: str) -> None:
-    """Take a history: a row per outer step, without gaps, all of the same columns."""
+    """Check a history: one row per outer step, without gaps, all with the same columns."""
     listed(check_row)(value, where)
     for before, row in pairwise(value):
         need(row["outer_step"] == before["outer_step"] + 1, f"{where}.outer_step", "one more than before", row)
@@ -47,11 +46,11 @@ def _rows(value: Any, where: str) -> None:
 def _tuned_rows(value: Any, where: str) -> None:
     _rows(value, where)
     for i, row in enumerate(value):
-        record(dict.fromkeys(REQUIRED, finite))(row, f"{where}[{i}]")
+        record(dict.fromkeys(TUNED_COLUMNS, finite))(row, f"{where}[{i}]")
 
 
-class _Shapes:
-    """Checks of tensors against the shapes and types of a problem, as `describe_run` has them in words."""
+class _TensorChecks:
+    """Checks of tensors against the shapes and types of a problem, which `describe_run` gives as text."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -60,7 +59,7 @@ class _Shapes:
         )
 
     def tree(self, shapes: dict[str, str] | None, *, complete: bool = True) -> Check:
-        """Take a dict of tensors with these names, shapes and types."""
+        """Return a check of a dict of tensors with these names, shapes and types."""
 
         def checked(value: Any, where: str) -> None:
             mapping(value, where)
@@ -74,11 +73,11 @@ class _Shapes:
         return checked
 
     def kept(self) -> Check:
-        """Take a kept step."""
+        """Return a check of a kept outer step."""
         return optional(record({"step": count, "params": self.params, "buffers": self.buffers, "hyper": self.hyper}))
 
-    def chains(self) -> Check:
-        """Take the state of the chains of a run."""
+    def chain_states(self) -> Check:
+        """Return a check of the states of a run's chains."""
         chain = record({"params": self.params, "slots": self._slots, "buffers": self.buffers, "step": count})
         fields = {"params": self.params, "buffers": self.buffers, "chains": optional(listed(chain)), "rounds": count}
 
@@ -88,18 +87,18 @@ class _Shapes:
 
         return checked
 
-    def _chains(self, value: dict[str, Any], where: str) -> None:
-        chains, settings = value["chains"], self.settings
-        need((chains is None) == (value["rounds"] == 0), f"{where}.chains", "there once a round is done", chains)
+    def _chains(self, states: dict[str, Any], where: str) -> None:
+        chains, rounds, settings = states["chains"], states["rounds"], self.settings
+        need((chains is None) == (rounds == 0), f"{where}.chains", "there once a round is done", chains)
         if chains is None or "chains" not in settings:
             return
         need(len(chains) == settings["chains"], f"{where}.chains", f"{settings['chains']} chains", len(chains))
-        steps = settings["inner_steps"] * (1 if settings["restart"] else value["rounds"])
+        steps = settings["inner_steps"] * (1 if settings["restart"] else rounds)
         for chain in chains:
-            need(chain["step"] == steps, f"{where}.step", f"{steps} after {value['rounds']} rounds", chain["step"])
+            need(chain["step"] == steps, f"{where}.step", f"{steps} after {rounds} rounds", chain["step"])
 
     def _slots(self, value: Any, where: str) -> None:
-        """Take what a dynamics remembers: its own slots like θ, those of a torch.optim optimizer to scale with θ."""
+        """Check the slots of a dynamics: they have the shapes of θ, those of a torch.optim optimizer spread to them."""
         shapes, own = self.settings.get("parameters"), self.settings.get("memory", [])
         mapping(value, where)
         need(set(own) <= set(value), where, f"slots {own}", list(value))
@@ -111,7 +110,7 @@ class _Shapes:
                 need(shapes is None or _fits(part, shapes.get(name)), f"{where}.{slot}.{name}", "like θ", part)
 
     def outer(self) -> Check:
-        """Take the state of the outer optimizer."""
+        """Return a check of the outer optimizer's state."""
         groups, expected = self.settings.get("outer_groups", []), self.settings.get("outer_memory")
 
         def checked(value: Any, where: str) -> None:
@@ -135,19 +134,19 @@ class _Shapes:
                     fits = fits_memory(memory, expected.get(str(key), {}), _sizes(shapes[key]))
                     need(fits, f"{where}.state.{key}", f"like {expected.get(str(key))}", memory)
                 for name, part in memory.items():
-                    need(_remembers(part, shapes[key], shapes), f"{where}.state.{key}.{name}", "like λ", part)
+                    need(_is_optimizer_state(part, shapes[key], shapes), f"{where}.state.{key}.{name}", "like λ", part)
 
         return checked
 
 
 def _is_like(value: object, words: str) -> bool:
-    """Tell whether a setting of an optimizer is what it was, or a number that a scheduler may have put in its place."""
+    """True if a setting of an optimizer is unchanged, or is a number that a scheduler may have set."""
     if repr(value) == words:
         return True
     if isinstance(value, tuple):
         parts = words.strip("()").split(", ")
         whole = words.startswith("(") and len(parts) == len(value) and all(map(_is_like, value, parts))
-        return whole and all(part is None or 0 <= part <= 1 for part in value)  # decay rates, as Adam's
+        return whole and all(part is None or 0 <= part <= 1 for part in value)  # decay rates, such as Adam's betas
     if isinstance(value, Tensor):
         return words.startswith("tensor") and value.numel() == 1
     if not is_number(value) or words[:1] not in "-.0123456789":
@@ -164,7 +163,7 @@ def _sizes(words: str) -> list[int]:
 
 
 def _fits(value: object, words: str | None) -> bool:
-    """Tell whether a tensor scales with a parameter: of its shape, or of one that spreads to it."""
+    """True if a tensor has the shape of a parameter, or a shape that broadcasts to it."""
     if words is None or not isinstance(value, Tensor):
         return False
     sizes, axes = list(value.shape), _sizes(words)
@@ -172,10 +171,10 @@ def _fits(value: object, words: str | None) -> bool:
     return len(sizes) <= len(axes) and all(a in (1, b) for a, b in zip(sizes, behind, strict=True))
 
 
-def _remembers(value: object, words: str, all_words: Iterable[str]) -> bool:
-    """Tell whether an optimizer may remember this: numbers, tensors like λ, and flat ones of all λ (LBFGS)."""
+def _is_optimizer_state(value: object, words: str, all_words: Iterable[str]) -> bool:
+    """True for the values that optimizers store: numbers, tensors like λ, and flat tensors of all λ (LBFGS)."""
     if isinstance(value, (list, tuple)):
-        return all(_remembers(part, words, all_words) for part in value)
+        return all(_is_optimizer_state(part, words, all_words) for part in value)
     if isinstance(value, Tensor):
         total = sum(math.prod(_sizes(other)) for other in all_words)
         return _fits(value, words) or value.shape == (total,) or value.numel() == 1
@@ -186,33 +185,33 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
     """Check the state of a run against its settings.
 
     Args:
-        state: of a checkpoint, decoded.
-        settings: of the present run, as `describe_run` returns them.
+        state: the decoded state of a checkpoint.
+        settings: the settings of the present run, from `describe_run`.
 
     Raises:
-        UnfitError: names the field and the rule.
+        SchemaError: a field breaks its rule.
     """
-    shapes = _Shapes(settings)
+    checks = _TensorChecks(settings)
     if settings.get("part") == "start":
-        start = {"params": shapes.params, "buffers": shapes.buffers, "hyper": shapes.hyper, "outer": shapes.outer()}
+        start = {"params": checks.params, "buffers": checks.buffers, "hyper": checks.hyper, "outer": checks.outer()}
         record({"rows": _rows, "plain_rows": _rows, "start": record(start)})(state, "state")
         return
     outer_run = {
-        "hyper": shapes.hyper,
-        "start_hyper": shapes.hyper,
-        "outer": shapes.outer(),
-        "pending": optional(shapes.tree(settings.get("hyperparameters"), complete=False)),
-        "last": optional(_pair(shapes.hyper)),
-        "chains": shapes.chains(),
-        "plain_chains": shapes.chains(),
+        "hyper": checks.hyper,
+        "start_hyper": checks.hyper,
+        "outer": checks.outer(),
+        "pending": optional(checks.tree(settings.get("hyperparameters"), complete=False)),
+        "last": optional(_pair(checks.hyper)),
+        "chains": checks.chain_states(),
+        "plain_chains": checks.chain_states(),
         "stateful": flag,
     }
     run = {
         "rows": _tuned_rows,
         "plain_rows": _rows,
         "zeta": optional(finite),
-        "kept": shapes.kept(),
-        "plain_kept": shapes.kept(),
+        "kept": checks.kept(),
+        "plain_kept": checks.kept(),
         "run": record(outer_run),
         "listeners": named(mapping),
     }
@@ -223,7 +222,7 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
 
 
 def _check_objective(rows: list[dict[str, Any]], zeta: float | None) -> None:
-    """Check J = risk + ζ √Y of every row, which holds up to rounding."""
+    """Check that every row has J = risk + ζ √Y, up to rounding."""
     need(zeta is not None or not rows, "state.zeta", "a number once there are rows", zeta)
     for row in rows:
         parts = row["risk"], (zeta or 0.0) * row["regularizer"]

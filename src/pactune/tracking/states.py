@@ -1,4 +1,4 @@
-"""A state as JSON and tensors: nested dicts, lists, tuples, numbers and texts, and nothing that could run."""
+"""Convert a state to JSON and tensors and back: nested dicts, lists, tuples, numbers, texts. It contains no code."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import torch
 from torch import Tensor
 
 from pactune.errors import SettingError
-from pactune.tracking.documents import FLOAT, float_of
+from pactune.tracking.documents import FLOAT, decode_float
 from pactune.trees import Params
 
 __all__ = ["decode", "encode"]
 
-# JSON has no tuples, no infinity, no keys but texts, and no tensors: an object with one of these keys stands for them.
+# JSON has no tuples, no tensors, and only texts as keys. An object with one of these keys stands for them.
 TENSOR, TUPLE, PAIRS = "$tensor", "$tuple", "$pairs"
 KEYS = (str, int, float, bool, type(None), tuple)
 
 
 def encode(state: Any, tensors: Params) -> Any:
-    """Return a state as JSON can hold it, and put its tensors into `tensors`.
+    """Return a state as a JSON document, and put its tensors into `tensors`.
 
-    Tensors that are the same memory are stored once. The order of a tensor's axes in memory is kept where it is not the
-    usual one, since a kernel may choose its order of summation by it; gaps between elements are not.
+    Tensors that share memory are stored once. If a tensor is not contiguous, the order of its axes in memory is stored
+    too, since a kernel may choose its order of summation by it. Gaps between elements are not stored.
 
     >>> encode({"betas": (0.9, 0.99), 3: math.inf}, {})
     {'$pairs': [['betas', {'$tuple': [0.9, 0.99]}], [3, {'$float': 'inf'}]]}
 
     Raises:
-        SettingError: something in the state is neither a number, text, tensor nor a container of such.
+        SettingError: the state contains an object that is no number, text, tensor or container of these.
     """
     return _Encoder(tensors).encode(state)
 
@@ -63,8 +63,8 @@ class _Encoder:
         return {PAIRS: [[self.encode(key), self.encode(part)] for key, part in value.items()]}
 
     def _tensor(self, value: Tensor) -> dict[str, Any]:
-        place = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-        key = place if value.numel() else ("empty", len(self._tensors))
+        memory = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        key = memory if value.numel() else ("empty", len(self._tensors))
         if key not in self._seen:
             name = self._seen[key] = str(len(self._tensors))
             self._tensors[name] = value.cpu().clone(memory_format=torch.contiguous_format)
@@ -78,10 +78,10 @@ class _Encoder:
 
 
 def decode(document: Any, tensors: Params, device: torch.device) -> Any:
-    """Return the state that `encode` was given; what was on an accelerator goes to `device`.
+    """Return the original state of `encode`; tensors from an accelerator are moved to `device`.
 
     Raises:
-        ValueError: `encode` would not have written this.
+        ValueError: `encode` does not write such a document.
     """
     if isinstance(document, list):
         return [decode(part, tensors, device) for part in document]
@@ -93,7 +93,7 @@ def decode(document: Any, tensors: Params, device: torch.device) -> Any:
     if special == [TENSOR]:
         return _restored(document, tensors, device)
     if special == [FLOAT]:
-        return float_of(document)
+        return decode_float(document)
     (key, parts), *others = document.items()
     if others or not isinstance(parts, list) or key not in (TUPLE, PAIRS):
         raise ValueError(f"{', '.join(special)[:80]} stands for nothing that a checkpoint holds")
@@ -102,7 +102,7 @@ def decode(document: Any, tensors: Params, device: torch.device) -> Any:
 
 
 def _paired(pairs: list[Any]) -> dict[Any, Any]:
-    """Return a dict whose keys are not all texts."""
+    """Return a dict from its pairs; its keys are not all texts."""
     if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], KEYS) for pair in pairs):
         raise ValueError(f"{PAIRS} must hold pairs of a number or text and a value")
     try:
@@ -115,7 +115,7 @@ def _paired(pairs: list[Any]) -> dict[Any, Any]:
 
 
 def _restored(document: dict[str, Any], tensors: Params, device: torch.device) -> Tensor:
-    """Return a tensor with the strides that it had."""
+    """Return a tensor with its original strides."""
     name, stride, there = document[TENSOR], document.get("stride"), document.get("on_device", False)
     if not isinstance(name, str) or name not in tensors or there not in (True, False) or len(document) > 3:
         raise ValueError(f"{TENSOR} must name a tensor of the file, got {str(document)[:80]}")
@@ -128,7 +128,7 @@ def _restored(document: dict[str, Any], tensors: Params, device: torch.device) -
 
 
 def _is_dense(value: Tensor, stride: Any) -> bool:
-    """Tell whether strides lay the elements of a tensor side by side, in whatever order of its axes."""
+    """True if the strides leave no gaps between the elements, in any order of the axes."""
     if not isinstance(stride, list) or len(stride) != value.ndim or not all(type(step) is int for step in stride):
         return False
     expected = 1

@@ -11,8 +11,8 @@ from pactune.errors import DivergenceError, RankError, SettingError, warn_user
 from pactune.interrupts import check_interrupt, take_interrupt
 from pactune.objectives import RelativeZeta
 from pactune.problem.data import as_source
-from pactune.problem.ledger import LEDGER
 from pactune.problem.provenance import DataMark, Provenance
+from pactune.problem.seen_data import SEEN_DATA
 from pactune.results.result import Result, Status
 from pactune.results.verdict import judge_run
 from pactune.stacking.lockstep import RequestGenerator, run_in_lockstep
@@ -42,8 +42,8 @@ class Fit:
         self._relative = zeta if isinstance(zeta, RelativeZeta) else None
         self._plan = run.plan(0.0 if isinstance(zeta, RelativeZeta) else zeta)
         self._test = None if settings.test is None else as_source(settings.test, role="test", device=problem.device)
-        self._seen_before = LEDGER.seen(problem.tensors())
-        LEDGER.begin(problem.tensors(), problem.sample_ids)
+        self._seen_before = SEEN_DATA.samples_of(problem.tensors())
+        SEEN_DATA.begin_fit(problem.tensors(), problem.sample_ids)
         if self._test is not None:
             problem.try_test(self._test)
         self._rows: list[Row] = []
@@ -61,7 +61,7 @@ class Fit:
             result, failure = yield from self._recorded()
             self._listeners.end(result)
         except BaseException as error:
-            LEDGER.end(self.run.problem.tensors())
+            SEEN_DATA.end_fit(self.run.problem.tensors())
             self._listeners.error(error)
             raise
         if failure is not None and self.settings.on_divergence == "raise":
@@ -189,7 +189,7 @@ class Fit:
         kept = self._plain.kept if plain else self._kept
         if kept is not None:
             self.run.keep(kept.params, kept.buffers, kept.hyper)
-        LEDGER.end(problem.tensors())
+        SEEN_DATA.end_fit(problem.tensors())
         result = Result(
             model=problem.model,
             hyper=problem.hyper,
@@ -201,7 +201,8 @@ class Fit:
             plain_rows=self._plain.rows,
             provenance=self._provenance(),
         )
-        return replace(result, **(self.settings.verdict or judge_run(result))._asdict())
+        verdict = self.settings.verdict or judge_run(result, higher_is_better=problem.higher_is_better)
+        return replace(result, **verdict._asdict())
 
     def _provenance(self) -> Provenance:
         """Return the samples that λ and θ have seen: both samples of this fit, and those of earlier fits."""

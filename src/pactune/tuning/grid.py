@@ -17,9 +17,8 @@ from pactune.results.result import Result
 from pactune.rounds.engine import Engine
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
-from pactune.tracking.files import folder_inside
-from pactune.tracking.place import as_folder
-from pactune.tracking.recorder import FolderRecorder, Pace, start_together
+from pactune.tracking.files import as_folder, folder_inside
+from pactune.tracking.recorder import CheckpointSchedule, FolderRecorder, resume_together
 from pactune.tuning.cells import Cell, cell_name, check_key, grid_cells
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings, Keep
@@ -132,7 +131,7 @@ def fit_grid(
     check_count("outer_steps", outer_steps)
     with progress_for(progress, total=outer_steps * len(cells)) as shown:
         listeners = (*as_callbacks(callbacks), shown)
-        fits, pace = list[Fit](), Pace()
+        fits, schedule = list[Fit](), CheckpointSchedule()
         for cell, tuner in zip(cells, tuners, strict=True):
             settings = FitSettings(
                 outer_steps=outer_steps,
@@ -145,9 +144,9 @@ def fit_grid(
             folder = None if root is None else folder_inside(root, cell_name(cell))
             run = tuner.outer_run
             run.share(runner)
-            settings = recorded_in(folder, run, settings, resume=resume, pace=pace)
+            settings = recorded_in(folder, run, settings, resume=resume, schedule=schedule)
             fits.append(Fit(run, settings, run.settings.zeta, Listeners(tuner, listeners)))
-        start_together([fit.settings.recorder for fit in fits if isinstance(fit.settings.recorder, FolderRecorder)])
+        resume_together([fit.settings.recorder for fit in fits if isinstance(fit.settings.recorder, FolderRecorder)])
         runs = [fit.requests() for fit in fits]
         results = run_in_lockstep(runs, runner, interrupted=lambda result: result.status == "interrupted")
     return GridResult(cells, results)

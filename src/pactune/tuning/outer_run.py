@@ -16,7 +16,7 @@ from pactune.hypergradient.trajectory import Trajectory
 from pactune.interrupts import check_interrupt
 from pactune.objectives import RelativeZeta
 from pactune.parallel import Ranks, check_shards
-from pactune.problem.ledger import LEDGER
+from pactune.problem.seen_data import SEEN_DATA
 from pactune.results.result import ObjectiveValue
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.inputs import RunInputs, consumes_randomness
@@ -84,7 +84,7 @@ class OuterRun:
     def __init__(self, settings: TunerSettings, ranks: Ranks, runner: Runner) -> None:
         self.settings, self.problem, self.ranks, self.runner = settings, settings.problem, ranks, runner
         self.start_hyper = clone(self.problem.hyperparameters())
-        self.start_seen = LEDGER.seen(self.problem.hyper.parameters())
+        self.start_seen = SEEN_DATA.samples_of(self.problem.hyper.parameters())
         self._pending = False
         self._last: tuple[Params, Params] | None = None
 
@@ -169,7 +169,7 @@ class OuterRun:
     def hypergradient(self) -> RequestGenerator[ObjectiveValue]:
         """Run one round and leave the λ-gradient in `.grad`, for a loop that steps the optimizer itself."""
         plan = self.plan(self.settings.zeta)
-        LEDGER.begin(self.problem.tensors(), self.problem.sample_ids)
+        SEEN_DATA.begin_fit(self.problem.tensors(), self.problem.sample_ids)
         yield from self.take_outer_step()
         with self.ranks.session(), self.problem.training_mode():
             self.check(plan.zeta)

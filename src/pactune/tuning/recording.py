@@ -9,9 +9,9 @@ from pathlib import Path
 from pactune.checks import check_flag
 from pactune.errors import SettingError
 from pactune.problem.data import as_source
-from pactune.tracking.place import as_folder
-from pactune.tracking.recorder import FolderRecorder, Pace, Recorder
-from pactune.tracking.shared import SharedRecorder
+from pactune.tracking.files import as_folder
+from pactune.tracking.rank_recorder import RankRecorder
+from pactune.tracking.recorder import CheckpointSchedule, FolderRecorder, Recorder
 from pactune.tuning.description import describe_run, parts_of
 from pactune.tuning.fit_settings import FitSettings
 from pactune.tuning.outer_run import OuterRun
@@ -20,9 +20,14 @@ __all__ = ["recorded_in"]
 
 
 def recorded_in(
-    run_dir: str | Path | None, run: OuterRun, settings: FitSettings, *, resume: bool, pace: Pace | None = None
+    run_dir: str | Path | None,
+    run: OuterRun,
+    settings: FitSettings,
+    *,
+    resume: bool,
+    schedule: CheckpointSchedule | None = None,
 ) -> FitSettings:
-    """Return the settings of a fit that is recorded in `run_dir`. The runs of a grid share a pace of checkpoints.
+    """Return the settings of a fit that is recorded in `run_dir`. The runs of a grid share a schedule of checkpoints.
 
     Raises:
         SettingError: a setting breaks its rule.
@@ -37,7 +42,7 @@ def recorded_in(
     device, ranks = run.problem.device, run.ranks
     test = None if settings.test is None else as_source(settings.test, role="test", device=device)
     if not ranks.leader:
-        return replace(settings, recorder=SharedRecorder(Recorder(), ranks))
+        return replace(settings, recorder=RankRecorder(Recorder(), ranks))
     described, parts = describe_run(run, settings, test), partial(parts_of, run)
-    folder = FolderRecorder(place, resume=resume, settings=described, parts=parts, pace=pace)
-    return replace(settings, recorder=folder if ranks.count == 1 else SharedRecorder(folder, ranks))
+    folder = FolderRecorder(place, resume=resume, settings=described, parts=parts, schedule=schedule)
+    return replace(settings, recorder=folder if ranks.count == 1 else RankRecorder(folder, ranks))

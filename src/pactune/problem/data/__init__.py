@@ -24,11 +24,11 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
     Args:
         data: a tensor, a tuple of tensors with equal first dimension, a `Dataset` or a `DataLoader`.
         role: the name used in messages, "train", "valid" or "test".
-        device: where the model is; tensors must be there, batches of a `Dataset` or `DataLoader` are moved.
+        device: the model's device. Tensors must be on it; batches of a `Dataset` or `DataLoader` are moved to it.
         batch_size: rows per mini-batch; None takes all rows. A `DataLoader` brings its own.
 
     Raises:
-        DataError: for unknown, empty or ill-fitting data.
+        DataError: the data are empty, of unknown type, or on another device.
     """
     check_count(
         "batch_size" if role == "train" else f"{role}_batch_size", batch_size, words="at least 1", none="for all rows"
@@ -93,7 +93,7 @@ def _from_loader(loader: DataLoader[Any], role: str, device: torch.device) -> So
 
 
 def _standard(sampler: object) -> bool:
-    """Whether a sampler visits every row once, in order or at random, so that its order can be replayed by number."""
+    """True if a sampler visits every row once, in order or at random, so that its order can be replayed by number."""
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
     return type(sampler) is SequentialSampler

@@ -1,4 +1,4 @@
-"""Data whose rows can be asked for by number: tensors, and map-style data sets."""
+"""Data sets whose rows are read by number: tensors, and map-style data sets."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pactune.streams import Streams
 
 __all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
 
-FINGERPRINT_ROWS = 1024  # rows by which tensors are told apart
-REREAD_ROWS = 256  # rows that are read twice to see whether reading changes them
+FINGERPRINT_ROWS = 1024  # rows of a tensor that go into its checksum
+REREAD_ROWS = 256  # rows that are read twice to find out if reading changes them
 EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
 
 
 class Indexed(Source):
-    """A data set whose rows can be asked for by index."""
+    """A data set whose rows are read by number."""
 
     def __init__(self, rows: int, *, batch_size: int | None, shuffle: bool, drop_last: bool) -> None:
         if rows == 0:
@@ -51,7 +51,7 @@ class Indexed(Source):
         return Batch(self._take(index), len(index), index)
 
     def _whole(self) -> Batch:
-        """Return all rows as one batch, made once."""
+        """Return all rows as one batch; it is cached."""
         if self._full is None:
             with seeded(0) if self.draws else nullcontext():
                 self._full = self._make(torch.arange(self.rows, device="cpu"))
@@ -76,11 +76,11 @@ class Indexed(Source):
             return self._make(order[position * self._size : (position + 1) * self._size])
 
     def epoch(self) -> Iterator[Batch]:
-        """Go over all rows in batches of the training size."""
+        """Iterate over all rows in batches of the training size."""
         return self._chunks(self._size)
 
     def evaluation(self) -> Iterator[Batch]:
-        """Go over all rows in larger batches."""
+        """Iterate over all rows in larger batches."""
         return self._chunks(max(self._size, EVALUATION_ROWS))
 
     def _chunks(self, size: int) -> Iterator[Batch]:
@@ -93,39 +93,39 @@ class Indexed(Source):
         for start in range(0, self.rows, size):
             yield self._make(torch.arange(start, min(start + size, self.rows), device="cpu"))
 
-    def again(self) -> Iterator[Batch]:
-        """Read some rows a second time, the last ones first, so that each meets other random draws."""
+    def reread(self) -> Iterator[Batch]:
+        """Read some rows a second time, the last ones first, so that the random draws of each row differ."""
         if not self.draws:
             return iter(())
         chosen = torch.linspace(self.rows - 1, 0, min(self.rows, REREAD_ROWS), device="cpu").long()
         return self.subset(chosen).epoch()
 
-    def bare(self) -> Source:
+    def uncached(self) -> Source:
         """Return the same rows without the cached batch."""
         twin = copy.copy(self)
         twin._full = twin._order = None
         return twin
 
     def fingerprint(self) -> str:
-        """Return the sizes and the order."""
+        """Return the number of rows, the batch size and the order in words."""
         order = "" if self._shuffle else ", in order"
         return f"{self.rows} rows in batches of {self._size}{order}{', whole ones only' if self._drop_last else ''}"
 
     def subset(self, rows: Tensor) -> Source:
-        """Return some rows, which keep their numbers."""
+        """Return some of the rows; they keep their numbers."""
         return _Subset(self, rows)
 
 
 class _Subset(Indexed):
-    """Some rows of another source, which keep their numbers."""
+    """Some rows of another source; they keep their numbers."""
 
     def __init__(self, base: Indexed, rows: Tensor) -> None:
         batch_size = None if base._size == base.rows else base._size
         super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
         self._base, self._chosen, self.draws = base, rows, base.draws
 
-    def bare(self) -> Source:
-        return _Subset(cast(Indexed, self._base.bare()), self._chosen)
+    def uncached(self) -> Source:
+        return _Subset(cast(Indexed, self._base.uncached()), self._chosen)
 
     def _take(self, index: Tensor) -> Any:
         return self._base._take(self._chosen[index])
@@ -187,7 +187,7 @@ class DatasetRows(Indexed):
 
 
 def _listed(index: Tensor) -> str:
-    """Return row numbers in words, the first few of many.
+    """Return row numbers as text; at most the first four.
 
     >>> _listed(torch.arange(9))
     '0, 1, 2, 3, …'

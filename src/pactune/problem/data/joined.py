@@ -1,4 +1,4 @@
-"""The mini-batches of several runs as one."""
+"""Join the mini-batches of several runs into one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["BatchJoiner", "tensors_of"]
 
 
 class BatchJoiner:
-    """Joins the mini-batches of all runs into one; a batch that all runs share is passed as it is.
+    """Joins the mini-batches of all runs into one. A batch that all runs share is returned unchanged.
 
-    The last result is remembered, so that full batches are joined once.
+    The last result is cached, so that full batches are joined once.
     """
 
     def __init__(self) -> None:

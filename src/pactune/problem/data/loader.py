@@ -1,4 +1,4 @@
-"""A `DataLoader` with a sampler of its own, which can only be read in the order in which it gives its batches."""
+"""A `DataLoader` with a custom sampler, whose batches can only be read in its own order."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = ["LoaderBatches"]
 
 
 class LoaderBatches(Source):
-    """A `DataLoader` with a sampler of its own: its batches are taken in the order in which it gives them.
+    """A `DataLoader` with a custom sampler; its batches are read in its own order.
 
-    What the sampler draws from torch's global generator is a function of the seed; a generator of its own goes on as
-    it likes.
+    Draws from torch's global generators are a function of the seed. A generator that the sampler itself holds is not
+    seeded.
     """
 
     replayable = False
 
     def __init__(self, loader: DataLoader[Any], *, role: str, device: torch.device) -> None:
         self._loader, self._role, self._device = loader, role, device
-        self._lanes: dict[str, tuple[int, Iterator[Batch]]] = {}
+        self._positions: dict[str, tuple[int, Iterator[Batch]]] = {}
         self._count: int | None = None
 
     @property
     def rows(self) -> int:
-        """The number of rows, counted by reading once."""
+        """The number of rows; the first access reads the loader once to count them."""
         if self._count is None:
             self._count = sum(batch.rows for batch in self.epoch())
         return self._count
 
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
-        """Read on to the step, in the reader's own reading position."""
-        position, stream = self._lanes.get(reader, (0, self._forever(streams, role)))
+        """Read on to the step, from the position of this reader."""
+        position, stream = self._positions.get(reader, (0, self._forever(streams, role)))
         if step == 0:
             position, stream = 0, self._forever(streams, role)
         if step < position:
@@ -49,18 +49,18 @@ class LoaderBatches(Source):
             )
         for _ in range(step - position):
             next(stream)
-        self._lanes[reader] = (step + 1, stream)
+        self._positions[reader] = (step + 1, stream)
         return next(stream)
 
     def epoch(self) -> Iterator[Batch]:
         """Read the loader once."""
         return quietly(self._once())
 
-    def bare(self) -> Source:
+    def uncached(self) -> Source:
         """Return the same loader without its reading positions."""
         return LoaderBatches(self._loader, role=self._role, device=self._device)
 
-    def again(self) -> Iterator[Batch]:
+    def reread(self) -> Iterator[Batch]:
         """Read the loader once more, with other random draws."""
         return quietly(self._once(), key=1)
 

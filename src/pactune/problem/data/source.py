@@ -1,4 +1,4 @@
-"""What a data set is to the method: an endless, replayable stream of mini-batches S^(t)."""
+"""`Source`: a data set as an endless, replayable stream of mini-batches S^(t)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Batch(NamedTuple):
     """One mini-batch.
 
     Attributes:
-        data: what the data set yields.
-        rows: how many rows it has.
-        numbers: which rows, where that is known.
-        stacked: whether its tensors have a leading axis for many runs at once.
+        data: the tensors, as the data set yields them.
+        rows: the number of rows.
+        numbers: the numbers of the rows in the data set; None if they are unknown.
+        stacked: True if the tensors have a leading axis for many runs.
     """
 
     data: Any
@@ -34,12 +34,12 @@ class Batch(NamedTuple):
 
 
 class Source(ABC):
-    """Where the mini-batches of one data set come from.
+    """A data set that yields mini-batches.
 
     Attributes:
-        replayable: whether a step's mini-batch can be asked for again; if not, they are read once and in order.
-        steady: whether every step meets the same mini-batch, the whole data set.
-        draws: whether making a row may draw random numbers, as an augmentation does; False for tensors in memory.
+        replayable: True if the mini-batch of a step can be read again; if not, batches are read once and in order.
+        steady: True if every step gets the same mini-batch, the whole data set.
+        draws: True if reading a row may draw random numbers, as an augmentation does; False for tensors in memory.
     """
 
     replayable: bool = True
@@ -53,44 +53,44 @@ class Source(ABC):
 
     @abstractmethod
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
-        """Return S^(t) for t = `step`: a new order in every epoch, a function of seed, role and step.
+        """Return S^(t) for t = `step`. The order changes in every epoch and is a function of seed, role and step.
 
         A source that can only be read in order keeps one reading position per `reader`.
         """
 
     @abstractmethod
     def epoch(self) -> Iterator[Batch]:
-        """Go once over all rows in their own order, in batches of the training size."""
+        """Iterate once over all rows in their stored order, in batches of the training size."""
 
     def evaluation(self) -> Iterator[Batch]:
-        """Go once over all rows, in batches that fit an evaluation without gradients."""
+        """Iterate once over all rows, in batches that fit an evaluation without gradients."""
         return self.epoch()
 
-    def again(self) -> Iterator[Batch]:
-        """Read rows a second time with other random draws; nothing where reading cannot change a row."""
+    def reread(self) -> Iterator[Batch]:
+        """Read rows a second time with other random draws; yield nothing if reading cannot change a row."""
         return iter(())
 
-    def bare(self) -> Source:
-        """Return the same data without what reading them has cached."""
+    def uncached(self) -> Source:
+        """Return the same data without cached batches."""
         return self
 
     def first(self) -> Batch:
-        """Return one batch, to try things out on.
+        """Return the first batch, for checks before training.
 
         Raises:
-            DataError: there is none.
+            DataError: the data set is empty.
         """
         return next(self.epoch())
 
     def fingerprint(self) -> str:
-        """Return words by which another data set can be told from this one, as far as that is cheap."""
+        """Return a text that differs between data sets, as far as that is cheap to compute."""
         return type(self).__name__
 
     def subset(self, rows: Tensor) -> Source:
         """Return a source of some rows only.
 
         Raises:
-            DataError: the source cannot be asked for rows by number.
+            DataError: the rows of the source cannot be read by number.
         """
         raise DataError("rows cannot be chosen from a DataLoader with a sampler of its own; pass its dataset instead")
 
@@ -127,7 +127,7 @@ def count_rows(data: Any) -> int:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turn an error of the user's data set into one that names it."""
+    """Turn an error of the user's data set into a `DataError` that names the data set."""
     try:
         yield
     except (PactuneError, torch.OutOfMemoryError):
@@ -139,7 +139,7 @@ def reading(what: str) -> Iterator[None]:
 
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """Seed what a data set or sampler draws from torch's global generators, and put the generators back.
+    """Seed torch's global generators, from which data sets and samplers draw, and restore them on exit.
 
     A sampler makes its tensors on the default device and draws from that device's generator.
     """
@@ -150,7 +150,7 @@ def seeded(key: int) -> Iterator[None]:
 
 
 def quietly(batches: Iterator[Batch], key: int = 0) -> Iterator[Batch]:
-    """Read on with the global generator seeded from the key and the position, and put back after each batch."""
+    """Yield the batches; seed the global generators from the key and the position, and restore them after each."""
     for position in itertools.count():
         with seeded(key + position):
             batch = next(batches, None)

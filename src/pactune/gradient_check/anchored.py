@@ -1,9 +1,9 @@
-"""A slow, obvious reference: what every estimator differentiates, written as a function of λ and nothing else.
+"""A slow, simple reference: the functions of λ that the estimators differentiate.
 
-An estimator that holds θ_a fixed when it differentiates a function of θ_t promises the derivative, at λ' = λ, of the
-function evaluated on the trajectory that starts at θ_a and runs to t under λ'. `frozen_risk` and `frozen_regularizer`
-evaluate exactly that, step by step and summand by summand, without any derivative; finite differences of them judge
-every estimator.
+An estimator that holds the iterate θ_a (its anchor) fixed promises this derivative at λ' = λ: that of the function of
+θ_t on the trajectory which starts at θ_a and runs to t under λ'. `anchored_risk` and `anchored_regularizer` evaluate
+this function step by step and summand by summand, without any derivative. Every estimator is compared with finite
+differences of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
 from pactune.trees import Params, add, sub
 
-__all__ = ["Exact", "Path", "frozen_regularizer", "frozen_risk", "path_sums", "record_path"]
+__all__ = ["Exact", "RecordedChain", "anchored_regularizer", "anchored_risk", "path_sums", "record_chains"]
 
 
 class Exact(Estimator):
-    """The derivative of J itself, for reference only: nothing is held fixed, and every step is the one that was run."""
+    """The derivative of J itself, for reference only: nothing is held fixed, and all steps are the true ones."""
 
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
-        """Raise: a reference is evaluated, and not put to work."""
+        """Raise, since finite differences compute this derivative."""
         raise NotImplementedError("Exact names a derivative that finite differences find")
 
     def reach(self, inner_steps: int) -> int:
@@ -40,8 +40,8 @@ class Exact(Estimator):
         return 0
 
 
-class Path(NamedTuple):
-    """One chain's trajectory under the present λ, `hyper`."""
+class RecordedChain(NamedTuple):
+    """All states of one chain in a round under the present λ, `hyper`."""
 
     drawn: Params | None
     states: list[InnerState]
@@ -49,8 +49,8 @@ class Path(NamedTuple):
     hyper: Params
 
 
-def record_path(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[Path]:
-    """Run the next round of some chains without derivatives and keep every state; the chains do not move."""
+def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[RecordedChain]:
+    """Run the next round without derivatives and record every state; `chains` does not change."""
     starts, drawn = chains.starts(hyper)
     first = chains.rounds * plan.inner_steps
     step_data = [chains.inputs.step_data(first + t, chains.chains) for t in range(plan.inner_steps)]
@@ -60,25 +60,27 @@ def record_path(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[Pat
         states = [start]
         for data in own:
             states.append(_advance(plan.trajectory, states[-1], hyper, data))
-        paths.append(Path(drawn[chain] if drawn is not None else None, states, own, hyper))
+        paths.append(RecordedChain(drawn[chain] if drawn is not None else None, states, own, hyper))
     return paths
 
 
-def path_sums(plan: RoundPlan, paths: list[Path], hyper: Params) -> torch.Tensor:
-    """Return Σ_t q_t of every chain, each summand on the piece of trajectory that is differentiated."""
+def path_sums(plan: RoundPlan, paths: list[RecordedChain], hyper: Params) -> torch.Tensor:
+    """Return Σ_t q_t of every chain; each summand is evaluated on its trajectory from the anchor."""
     return torch.stack([_sum(plan, path, hyper) for path in paths])
 
 
-def frozen_risk(plan: RoundPlan, paths: list[Path], hyper: Params) -> torch.Tensor:
-    """Return the mean over chains of the risk, on the piece of trajectory that its estimator differentiates."""
+def anchored_risk(plan: RoundPlan, paths: list[RecordedChain], hyper: Params) -> torch.Tensor:
+    """Return the mean of the risk over chains, evaluated on the trajectory from the anchor."""
     return torch.stack([_risk(plan, path, hyper) for path in paths]).mean()
 
 
-def frozen_regularizer(plan: RoundPlan, paths: list[Path], here: torch.Tensor, hyper: Params) -> torch.Tensor:
-    """Return √Y to first order around the λ of the paths, evaluated at `hyper`; 0 without a path term.
+def anchored_regularizer(
+    plan: RoundPlan, paths: list[RecordedChain], here: torch.Tensor, hyper: Params
+) -> torch.Tensor:
+    """Return √Y at `hyper`, to first order around the λ of the recorded chains; 0 without a path term.
 
-    Every summand is evaluated on the piece of trajectory that its estimator differentiates. The root of the sum is
-    linearised at `here`, the `path_sums` of the λ that was run, since an estimator divides by their root.
+    Every summand is evaluated on its trajectory from the anchor. The root of the sum is linearised at `here`, the
+    `path_sums` at the recorded λ, since an estimator divides by their root.
     """
     objective = plan.trajectory.objective
     if not objective.has_path:
@@ -90,15 +92,15 @@ def frozen_regularizer(plan: RoundPlan, paths: list[Path], here: torch.Tensor, h
     return root + (there - here).mean() / (2 * root)
 
 
-def _risk(plan: RoundPlan, path: Path, hyper: Params) -> torch.Tensor:
+def _risk(plan: RoundPlan, path: RecordedChain, hyper: Params) -> torch.Tensor:
     state = _rerun(plan, path, plan.risk_estimator, plan.inner_steps, hyper)
     key = path.step_data[-1].keys
     with forked_rng(plan.trajectory.problem.device):
         return plan.trajectory.final_risk(state, hyper, key=key[1] if key else None).value
 
 
-def _sum(plan: RoundPlan, path: Path, hyper: Params) -> torch.Tensor:
-    """Return Σ_t q_t, each on its own piece of trajectory."""
+def _sum(plan: RoundPlan, path: RecordedChain, hyper: Params) -> torch.Tensor:
+    """Return Σ_t q_t of one chain; each summand is evaluated on its trajectory from the anchor."""
     terms, anchors, state = (
         [],
         [plan.path_estimator.anchor(t, plan.inner_steps) for t in range(len(path.step_data))],
@@ -106,7 +108,7 @@ def _sum(plan: RoundPlan, path: Path, hyper: Params) -> torch.Tensor:
     )
     true_steps = isinstance(plan.path_estimator, Exact) or plan.trajectory.dynamics.differentiable
     for t, data in enumerate(path.step_data):
-        if state is not None and true_steps and anchors[t] == anchors[t - 1]:  # the same piece of trajectory, longer
+        if state is not None and true_steps and anchors[t] == anchors[t - 1]:  # extend the same trajectory
             state = _advance(plan.trajectory, state, hyper, path.step_data[t - 1])
         else:
             state = _rerun(plan, path, plan.path_estimator, t, hyper)
@@ -117,11 +119,11 @@ def _sum(plan: RoundPlan, path: Path, hyper: Params) -> torch.Tensor:
     return torch.stack(terms).sum()
 
 
-def _rerun(plan: RoundPlan, path: Path, estimator: Estimator, t: int, hyper: Params) -> InnerState:
+def _rerun(plan: RoundPlan, path: RecordedChain, estimator: Estimator, t: int, hyper: Params) -> InnerState:
     """Return θ_t on the trajectory that starts at the estimator's anchor and runs under `hyper`.
 
-    Where the dynamics cannot be differentiated, an estimator differentiates another step in its place. Then θ_t moves
-    by what that step moves by. `Exact` always takes the true steps.
+    If the dynamics cannot be differentiated, an estimator differentiates another step in place of the last one. Then
+    θ_t changes by the change of that step. `Exact` always takes the true steps.
     """
     anchor = estimator.anchor(t, plan.inner_steps)
     state, problem = path.states[anchor], plan.trajectory.problem
@@ -130,14 +132,14 @@ def _rerun(plan: RoundPlan, path: Path, estimator: Estimator, t: int, hyper: Par
         state = state._replace(params=problem.initial(path.drawn, hyper)) if reaches else state
     form = plan.trajectory.dynamics.pull_back_form()
     if anchor < t and form is not plan.trajectory.dynamics and not isinstance(estimator, Exact):
-        return _moved(replace(plan.trajectory, dynamics=form), path, t, hyper)
+        return _shifted(replace(plan.trajectory, dynamics=form), path, t, hyper)
     for data in path.step_data[anchor:t]:
         state = _advance(plan.trajectory, state, hyper, data)
     return state
 
 
-def _moved(form: Trajectory, path: Path, t: int, hyper: Params) -> InnerState:
-    """Return θ_t plus the change of a step in the place of the last one, from the λ that was run to `hyper`."""
+def _shifted(form: Trajectory, path: RecordedChain, t: int, hyper: Params) -> InnerState:
+    """Return θ_t plus the change of the substituted last step between the recorded λ and `hyper`."""
     start, data = path.states[t - 1]._replace(slots={}), path.step_data[t - 1]
     there, here = (_advance(form, start, lambdas, data).params for lambdas in (hyper, path.hyper))
     return path.states[t]._replace(params=add(path.states[t].params, sub(there, here)))

@@ -1,4 +1,4 @@
-"""Trials on a few rows before anything runs: whether a loss is a sum over its rows, and what a batch is made of."""
+"""Checks of losses on a few rows, before training starts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pactune.errors import DataError, PactuneError, SettingError
 from pactune.problem.data import Batch
 from pactune.problem.data.source import map_tensors
 
-__all__ = ["as_risk", "failing_on", "is_sum", "structure"]
+__all__ = ["as_risk", "is_sum", "naming_failure", "structure"]
 
-FEW = 4  # rows of a trial
+FEW = 4  # rows that a loss is called on
 CLOSE = 1e-3  # relative rounding of a sum over few rows, in any floating-point type
 
 
 def is_sum(risk: Callable[[Batch], Tensor], batch: Batch) -> bool:
-    """Return whether the risk of some rows doubles when each of them is there twice, as a sum over the rows does.
+    """Return True if the loss is a sum over the rows: it doubles when every row is there twice.
 
-    A loss that fails on these rows says nothing: it may need batches of one size.
+    A loss that fails on these rows returns False, since it may need batches of one size.
     """
     if not _has_rows(batch):
         return False
@@ -46,8 +46,8 @@ def as_risk(what: str, value: object) -> Tensor:
 
 
 @contextmanager
-def failing_on(what: str, role: str) -> Iterator[None]:
-    """Turn an error of the user's code into one that names the code and the data set."""
+def naming_failure(what: str, role: str) -> Iterator[None]:
+    """Turn an error of the user's code into a `DataError` that names the code and the data set."""
     try:
         yield
     except (PactuneError, torch.OutOfMemoryError):
@@ -58,7 +58,7 @@ def failing_on(what: str, role: str) -> Iterator[None]:
 
 
 def structure(data: Any) -> str:
-    """Return the parts of a batch in words: how they are nested, and how many dimensions each tensor has.
+    """Describe how the parts of a batch are nested and how many dimensions each tensor has.
 
     >>> structure((torch.ones(3, 2), torch.ones(3)))
     '(2 dimensions, 1 dimension)'
@@ -73,7 +73,7 @@ def structure(data: Any) -> str:
 
 
 def _has_rows(batch: Batch) -> bool:
-    """Return whether every tensor of a batch is a plain one with a row for each of the batch's rows."""
+    """True if every tensor of a batch is strided and has one entry per row of the batch."""
     found: list[Tensor] = []
     map_tensors(batch.data, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return bool(found) and all(t.layout == torch.strided and t.ndim > 0 and len(t) == batch.rows for t in found)

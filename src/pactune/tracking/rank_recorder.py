@@ -1,4 +1,4 @@
-"""The recorder of a run on several ranks: the first one reads and writes, and all go on from the same state."""
+"""The recorder of a run on several ranks. The first rank reads and writes; all ranks resume from the same state."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pactune.tracking.recorder import Recorder, State
 from pactune.tracking.states import decode, encode
 from pactune.trees import Params
 
-__all__ = ["SharedRecorder"]
+__all__ = ["RankRecorder"]
 
 
-class SharedRecorder(Recorder):
-    """Hands what `own` remembers on the first rank to all ranks, so that no other needs to see the folder.
+class RankRecorder(Recorder):
+    """Sends the state that the first rank loads to all ranks, so that only the first rank needs the folder.
 
     Args:
-        own: a recorder of a folder on the first rank, one that remembers nothing elsewhere.
+        own: a `FolderRecorder` on the first rank, a `Recorder` on the others.
         ranks: the ranks.
     """
 
@@ -38,7 +38,7 @@ class SharedRecorder(Recorder):
         self._own.__exit__(kind, error, trace)
 
     def load(self, device: torch.device) -> State | None:
-        """Return the state to go on from, on this rank's device; None for a new run."""
+        """Return the saved state to resume from, on this rank's device; None for a new run."""
         tensors: Params = {}
         text = json.dumps(encode(self._own.load(device), tensors), allow_nan=False)
         text, tensors = self._ranks.object_from_leader((text, tensors))
@@ -46,14 +46,14 @@ class SharedRecorder(Recorder):
         return state
 
     def save(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Remember the state; making it gathers the chains, so all ranks take part."""
+        """Save the state. All ranks must call this, since `state()` gathers the chains from all ranks."""
         present = state()
         self._own.save(lambda: present, last=last)
 
     def end(self, **fields: Any) -> None:
-        """Remember how the run ended."""
+        """Save how the run ended."""
         self._own.end(**fields)
 
     def part(self, name: str) -> Recorder:
-        """Return a recorder for a run that is a part of this one."""
-        return SharedRecorder(self._own.part(name), self._ranks)
+        """Return the recorder of a sub-run."""
+        return RankRecorder(self._own.part(name), self._ranks)

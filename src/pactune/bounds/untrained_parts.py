@@ -1,4 +1,4 @@
-"""The parts of a model that its training does not make: nobody but the user knows which data they have seen."""
+"""Find the parts of a model that training does not make. Only the user knows which data they have seen."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-__all__ = ["given_parts"]
+__all__ = ["untrained_parts"]
 
-TABLES = set(vars(nn.Module()))  # where torch keeps what a module lists as its own
+TABLES = set(vars(nn.Module()))  # the attributes in which torch holds parameters, buffers and sub-modules
 
 
-def given_parts(model: nn.Module, *, drawn: bool = False) -> list[str]:
-    """Return the given parts in words: frozen parameters, buffers, and tensors or arrays in plain attributes.
+def untrained_parts(model: nn.Module, *, drawn: bool = False) -> list[str]:
+    """Return the untrained parts in words: frozen parameters, buffers, and tensors or arrays in plain attributes.
 
-    The statistics of normalisation layers are not listed, because training makes them.
+    The statistics of normalisation layers are left out, because training makes them.
 
     Args:
         model: any model.
-        drawn: θ_0 is drawn by the modules' `reset_parameters`. Those that are not torch's own are listed too, because
-            they may hold pre-trained values.
+        drawn: True if the modules' `reset_parameters` draw θ_0. Such methods of the user are listed too, because they
+            may set pre-trained values.
     """
     owned = {id(part) for part in (*model.parameters(), *model.buffers(), *model.modules())}
     found = [f"the frozen parameter {name}" for name, p in model.named_parameters() if not p.requires_grad]
@@ -41,7 +41,7 @@ def given_parts(model: nn.Module, *, drawn: bool = False) -> list[str]:
 
 
 def _holds(value: Any, owned: set[int]) -> bool:
-    """Say whether a plain attribute holds numbers that the model does not list as its own."""
+    """True if a plain attribute holds numbers that are no parameter, buffer or sub-module of the model."""
     if isinstance(value, (dict, list, tuple)):
         parts = value.values() if isinstance(value, dict) else value
         return any(_holds(part, owned) for part in parts)
@@ -49,7 +49,7 @@ def _holds(value: Any, owned: set[int]) -> bool:
 
 
 def _informs(value: Any) -> bool:
-    """Say whether a value holds numbers that may come from data; a single whole number is a counter."""
+    """True if a value holds numbers that may come from data; a single whole number is a counter."""
     if isinstance(value, Tensor):
         return value.is_floating_point() or value.numel() > 1
     return isinstance(value, np.ndarray) and value.size > 1

@@ -1,4 +1,4 @@
-"""What `Implicit` promises: the derivative of the risk at a stationary point of training, as a function of λ alone."""
+"""The reference for `Implicit`: the risk at a stationary point of training, as a function of λ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pactune.gradient_check.frozen import Path
+from pactune.gradient_check.anchored import RecordedChain
 from pactune.hypergradient.base import ChainContext
 from pactune.hypergradient.implicit import ConjugateGradient, Identity, Implicit, Neumann
 from pactune.hypergradient.records import InnerState, StepRecord
@@ -15,7 +15,7 @@ from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
 from pactune.trees import Params, axpy, dot, norm, scale, sub, zeros_like
 
-__all__ = ["Solved", "solve_training", "train_slope"]
+__all__ = ["StationaryChain", "find_stationary", "train_gradient_norm_of"]
 
 Operator = Callable[[Params], Params]
 NEWTON_STEPS = 200
@@ -23,17 +23,17 @@ STATIONARY = 1e-9  # ‖∇R_T‖ relative to 1 + ‖θ‖; Newton's last step g
 
 
 @dataclass(frozen=True)
-class Solved:
-    """A chain whose training was carried on to a stationary point θ* of its last mini-batch's risk.
+class StationaryChain:
+    """A chain whose training was continued to a stationary point θ* of the risk of its last mini-batch.
 
     Attributes:
-        plan: how the round is run; its risk estimator is `Implicit`.
+        plan: the settings of the round; its risk estimator is `Implicit`.
         path: the chain.
         state: the state at θ*.
     """
 
     plan: RoundPlan
-    path: Path
+    path: RecordedChain
     state: InnerState
 
     def distance(self) -> float:
@@ -51,13 +51,13 @@ class Solved:
             return running.risk_gradient(final, self.state)
 
     def risk(self, hyper: Params) -> Tensor:
-        """Return the risk as a function of λ: at the parameters to which the solver's linear system leads."""
-        state = self.state._replace(params=self._moved(hyper))
+        """Return the risk at λ = `hyper`, at the parameters θ*(λ) that the solver's linear system implies."""
+        state = self.state._replace(params=self._params_at(hyper))
         with forked_rng(self.plan.trajectory.problem.device):
             return self.plan.trajectory.final_risk(state, hyper, key=self._key, derivatives=False).value
 
-    def _moved(self, hyper: Params) -> Params:
-        """Return θ*(λ): k + 1 gradient steps from θ* for a series of k terms, else the stationary point nearby."""
+    def _params_at(self, hyper: Params) -> Params:
+        """Return θ*(λ): k + 1 gradient steps from θ* for a series of k terms, else the nearest stationary point."""
         assert isinstance(self.plan.risk_estimator, Implicit)
         solver, params = self.plan.risk_estimator.solver, self.state.params
         if isinstance(solver, Identity | Neumann):
@@ -76,19 +76,22 @@ class Solved:
         return keys[1] if keys else None
 
 
-def train_slope(plan: RoundPlan, path: Path) -> float:
-    """Return ‖∇R_T(θ_T)‖, penalty included."""
+def train_gradient_norm_of(plan: RoundPlan, path: RecordedChain) -> float:
+    """Return ‖∇R_T(θ_T)‖ with the penalty."""
     return float(norm(_gradient(plan, path, path.states[-1].params, path.hyper)))
 
 
-def solve_training(plan: RoundPlan, path: Path, hyper: Params) -> Solved | None:
-    """Carry training on from θ_T to a stationary point; None where Newton's method finds none."""
+def find_stationary(plan: RoundPlan, path: RecordedChain, hyper: Params) -> StationaryChain | None:
+    """Continue training from θ_T to a stationary point; return None if Newton's method finds none."""
     found = _newton(plan, path, path.states[-1].params, hyper, damping=0.0)
-    return None if found is None else Solved(plan, path, path.states[-1]._replace(params=found))
+    return None if found is None else StationaryChain(plan, path, path.states[-1]._replace(params=found))
 
 
-def _newton(plan: RoundPlan, path: Path, start: Params, hyper: Params, damping: float) -> Params | None:
-    """Return a stationary point of R_T(θ) + ½ damping ‖θ − start‖² by Newton's method, shifted where it has to be."""
+def _newton(plan: RoundPlan, path: RecordedChain, start: Params, hyper: Params, damping: float) -> Params | None:
+    """Return a stationary point of R_T(θ) + ½ damping ‖θ − start‖² by Newton's method; None if it does not converge.
+
+    The Hessian is shifted by a multiple of the identity if it is not positive definite or a step fails.
+    """
     params, shift = start, 0.0
 
     def slope(at: Params) -> Params:
@@ -112,7 +115,7 @@ def _newton(plan: RoundPlan, path: Path, start: Params, hyper: Params, damping: 
 
 
 def _solve(operator: Operator, b: Params) -> Params | None:
-    """Return the solution of a positive definite system by conjugate gradients; None where it is not definite."""
+    """Solve a positive definite system by conjugate gradients; return None if it is not positive definite."""
     v, residual, direction, rho = zeros_like(b), b, b, dot(b, b)
     stop = 1e-28 * rho
     for _ in range(2 * sum(p.numel() for p in b.values()) + 10):
@@ -129,7 +132,7 @@ def _solve(operator: Operator, b: Params) -> Params | None:
     return v
 
 
-def _gradient(plan: RoundPlan, path: Path, params: Params, hyper: Params) -> Params:
+def _gradient(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params) -> Params:
     state = path.states[-1]._replace(params=params)
     with forked_rng(plan.trajectory.problem.device):
         return plan.trajectory.train_gradient(state, hyper, path.step_data[-1])

@@ -19,8 +19,8 @@ from pactune import bounds
 from pactune.bounds.coupled_langevin import CoupledChains
 from pactune.errors import CertificateError
 from pactune.problem.data import as_source
-from pactune.problem.ledger import HELD, LEDGER, Ledger
 from pactune.problem.provenance import DataMark, Provenance
+from pactune.problem.seen_data import MOST_SAMPLES, SEEN_DATA, SeenData
 
 CHAIN = CoupledChains(0.2, 50.0, 3)
 NOTHING = Provenance()
@@ -139,7 +139,7 @@ def test_a_loop_of_your_own_is_recorded() -> None:
     with pytest.raises(CertificateError, match="which touched the model"):
         pt.certify(bounds.HoldOut(model, rows(2), NOTHING))
     again = pt.Tuner(p, inner=pt.SGD(0.1), inner_steps=3, outer=outer, objective=pt.ValidationRisk())
-    assert again.start_seen
+    assert again.outer_run.start_seen
 
 
 def test_values_from_before_the_first_fit_are_clean() -> None:
@@ -150,7 +150,7 @@ def test_values_from_before_the_first_fit_are_clean() -> None:
     model.load_state_dict(start)
     p.load_hyper(tuner.start_hyper)
     assert pt.certify(bounds.HoldOut(model, rows(2), NOTHING)).n == 60
-    assert not tune(p)[0].start_seen
+    assert not tune(p)[0].outer_run.start_seen
 
 
 # λ
@@ -257,7 +257,7 @@ GIVEN: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("kind", GIVEN)
-def test_given_parts_have_to_be_spoken_for(kind: str) -> None:
+def test_untrained_parts_have_to_be_spoken_for(kind: str) -> None:
     p = problem(GIVEN[kind](), train=1, valid=2)
     with pytest.raises(CertificateError, match="known features: the model comes with"):
         pt.certify(bounds.TrainSide(p, CHAIN, NOTHING, models=2))
@@ -272,7 +272,7 @@ def test_given_parts_have_to_be_spoken_for(kind: str) -> None:
             pt.certify(bounds.HoldOut(p.model, rows(3), NOTHING.touch("features", DataMark("before", rows(3)))))
 
 
-def test_a_model_without_given_parts_is_not_asked_for_them() -> None:
+def test_a_model_without_untrained_parts_is_not_asked_for_them() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.LayerNorm(3))
     found = pt.certify(bounds.TrainSide(problem(model, train=1, valid=2), CHAIN, NOTHING, models=2))
     assert any("which nobody stated" in words for words in found.assumptions)
@@ -311,44 +311,44 @@ def test_trained_values_in_the_prior_are_recognised_whatever_is_said(trained: nn
     assert pt.certify(bounds.TrainSide(p, CHAIN, said, models=2, initial=initial)).n == 60
 
 
-# The ledger itself
+# The record itself
 
 
 def test_plain_starts_of_other_models_are_never_recorded() -> None:
     """Zeros, ones and values that a fit did not change say nothing of the data."""
-    ledger = Ledger()
+    record = SeenData()
     mark = DataMark("train", rows(1))
     zeros, ones, same, moved = torch.ones(3), torch.zeros(3), torch.arange(3.0), torch.arange(3.0) + 1
-    ledger.begin([zeros, ones, same, moved, torch.arange(3)], [mark])
+    record.begin_fit([zeros, ones, same, moved, torch.arange(3)], [mark])
     zeros.zero_(), ones.fill_(1.0), moved.mul_(2.0)
-    ledger.end([zeros, ones, same, moved, torch.arange(3)])
+    record.end_fit([zeros, ones, same, moved, torch.arange(3)])
     copies = [torch.zeros(3), torch.ones(3), torch.arange(3.0), torch.arange(3)]
-    assert ledger.seen(copies) == ()
-    assert ledger.seen([moved.clone()]) == (mark,)
+    assert record.samples_of(copies) == ()
+    assert record.samples_of([moved.clone()]) == (mark,)
 
 
 def test_old_samples_keep_their_rows_and_not_their_data() -> None:
-    ledger = Ledger()
-    tensors = [torch.full((2,), float(i)) for i in range(HELD + 3)]
+    record = SeenData()
+    tensors = [torch.full((2,), float(i)) for i in range(MOST_SAMPLES + 3)]
     for i, tensor in enumerate(tensors):
-        ledger.begin([tensor], [DataMark(f"sample {i}", rows(i))])
+        record.begin_fit([tensor], [DataMark(f"sample {i}", rows(i))])
         tensor.add_(0.5)
-        ledger.end([tensor])
-    (oldest,), (newest,) = ledger.seen([tensors[0].clone()]), ledger.seen([tensors[-1].clone()])
+        record.end_fit([tensor])
+    (oldest,), (newest,) = record.samples_of([tensors[0].clone()]), record.samples_of([tensors[-1].clone()])
     assert oldest.source is None
     assert newest.source is not None
     assert oldest.shared(DataMark("again", rows(0))) == 60
     assert oldest.shared(newest) == 0
 
 
-def test_the_ledger_does_not_keep_a_model_alive() -> None:
+def test_the_record_does_not_keep_a_model_alive() -> None:
     import gc
     import weakref
 
     model = linear()
     tune(problem(model, train=1, valid=2))
     gone = weakref.ref(model.weight)
-    assert LEDGER.seen([model.weight])
+    assert SEEN_DATA.samples_of([model.weight])
     del model
     gc.collect()
     assert gone() is None
@@ -360,7 +360,7 @@ def test_an_old_data_set_is_kept_without_its_cache() -> None:
     for kept in (source, source.subset(torch.arange(10))):
         mark = DataMark("train", kept)
         next(kept.epoch())
-        light = mark.light()
+        light = mark.without_data()
         assert kept.__dict__["_full"] is not None
         assert light.source.__dict__["_full"] is None
         assert light.shared(DataMark("again", rows(1))) == kept.rows
