@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from pactune.errors import DivergenceError, SettingError
+from pactune.extras import require
 from pactune.integrations.batches import Endless
-from pactune.integrations.extras import needed
 from pactune.integrations.reading import Zeta
 from pactune.monitor import CoherenceMonitor
 from pactune.monitor.checks import as_zeta
@@ -18,7 +18,7 @@ from pactune.monitor.checks import as_zeta
 __all__ = ["CoherenceCallback"]
 
 PREFIX = "coherence/"  # of the names under which values are logged
-_Callback: Any = needed("lightning.pytorch.callbacks", extra="lightning").Callback
+_Callback: Any = require("lightning.pytorch.callbacks").Callback
 
 
 class CoherenceCallback(_Callback):  # type: ignore[misc]

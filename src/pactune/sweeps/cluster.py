@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 from collections.abc import Iterator
@@ -10,23 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from pactune.errors import SettingError, warn_user
+from pactune.extras import require
 from pactune.sweeps.plan import Resources
 
-__all__ = ["connected", "load_ray"]
+__all__ = ["connected"]
 
 KNOCK_SECONDS = 10.0
-
-
-def load_ray() -> Any:
-    """Return the package.
-
-    Raises:
-        SettingError: it is not installed.
-    """
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise SettingError("a sweep needs ray: pip install 'pactune[sweep]'") from error
 
 
 @contextmanager
@@ -36,11 +24,12 @@ def connected(address: str | None, needs: Resources) -> Iterator[Any]:
     A connection that the program has made before is used and left open.
 
     Raises:
+        MissingPackageError: ray is not installed.
         SettingError: no cluster answers at `address`, or no node is large enough.
     """
     if address is not None and (not isinstance(address, str) or not address):
         raise SettingError(f'`address` must be that of a Ray cluster, such as "auto" or "host:6379", got {address!r}')
-    ray = load_ray()
+    ray = require("ray")
     ours = not ray.is_initialized()
     try:
         if ours:

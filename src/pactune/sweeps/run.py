@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.errors import RunFolderError, SettingError
+from pactune.extras import require
 from pactune.sweeps.board import CellState
-from pactune.sweeps.cluster import connected, load_ray
+from pactune.sweeps.cluster import connected
 from pactune.sweeps.grid import cells_of, lists_of
 from pactune.sweeps.plan import CellFit, Resources
 from pactune.sweeps.result import CellResult, SweepResult
@@ -70,7 +71,8 @@ def sweep(
         The result. After Ctrl-C it is the result so far, with status "interrupted".
 
     Raises:
-        SettingError: a setting breaks its rule, ray is not installed, or no cluster answers at `address`.
+        MissingPackageError: ray is not installed.
+        SettingError: a setting breaks its rule, or no cluster answers at `address`.
         DataError: the test set cannot be used.
         RunFolderError: `run_dir` holds something else, is in use, or cannot be written.
     """
@@ -162,11 +164,9 @@ def _fingerprint(test: Any) -> str | None:
 
 
 def _pickled(build: Any, test: Any) -> bytes:
-    load_ray()
-    from ray import cloudpickle
-
+    ray = require("ray")
     try:
-        return bytes(cloudpickle.dumps((build, test)))
+        return bytes(ray.cloudpickle.dumps((build, test)))
     except Exception as error:  # whatever the __reduce__ of the user's objects raises
         raise SettingError(
             f"`build` and `test` are sent to other processes and must be picklable: {type(error).__name__}: {error}"

@@ -7,14 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
+from pactune.extras import is_installed
 from pactune.results.callbacks import LINE_SECONDS
 from pactune.sweeps.board import CellState
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 __all__ = ["Show", "showing"]
 
@@ -29,7 +29,10 @@ def showing(wanted: bool | None, outer_steps: int) -> Iterator[Show]:
     terminal = sys.stderr.isatty()
     if wanted is False or (wanted is None and not terminal):
         yield lambda _: None
-    elif terminal:
+    elif terminal and is_installed("rich"):
+        from rich.console import Console
+        from rich.live import Live
+
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
             yield lambda states: live.update(_view(states, outer_steps), refresh=True)
     else:
@@ -75,6 +78,10 @@ def _summary(states: Sequence[CellState], outer_steps: int) -> str:
 
 def _view(states: Sequence[CellState], outer_steps: int) -> Group:
     """Return the cells that matter most just now, and a summary of all."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table("cell", "status", "outer step", "objective", "tried", box=None, pad_edge=False)
     urgent = sorted(states, key=lambda state: ORDER.index(state.status))
     for state in urgent[:SHOWN]:
