@@ -66,7 +66,9 @@ def test_wrong_usage_is_one_message(arguments: list[str], status: int, message: 
 
 
 def test_ctrl_c_ends_with_a_word(tmp_path: Path) -> None:
-    talkative = "from pactune.results import callbacks; callbacks.LINE_SECONDS = 0; from pactune.cli import main; main()"
+    talkative = (
+        "from pactune.results import callbacks; callbacks.LINE_SECONDS = 0; from pactune.cli import main; main()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", talkative, "demo", "--output", str(tmp_path)],
         stdout=subprocess.PIPE,
