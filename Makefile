@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test lint types check docs bench bench-gpu bench-memory bench-scaling bench-selection bench-steps bench-unroll faults build clean
@@ -25,7 +26,8 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 demo: $(DEMO_STAMP)
 	$(BIN)/pactune demo
 
-test: lint types check
+test: lint types
+	$(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -34,8 +36,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# For daily work: the tests of the core without the slow ones. pytest prints how long they took.
 check: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m 'not slow' tests/test_*.py
 
 bench: bench-memory bench-scaling bench-selection bench-steps bench-unroll
 

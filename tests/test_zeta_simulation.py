@@ -16,6 +16,8 @@ from pactune.objectives import RelativeZeta
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).parents[1] / "benchmarks" / "zeta"
 FEATURES, OUTER_STEPS, INNER_STEPS, LR = 31, 4, 25, 1e-3
 
