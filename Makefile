@@ -3,19 +3,31 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test lint types check docs bench bench-gpu bench-memory bench-scaling bench-selection bench-steps bench-unroll faults build clean
 
+# torch comes first: the build that constraints.txt names, before anything asks for a range of versions.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) torch
+	$(PIP) -e '.[dev]'
+	touch $@ $(DEMO_STAMP)
+
+# The demo needs a few of the packages only, so that it starts soon in a fresh checkout.
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e '.[cli,report,sklearn]'
 	touch $@
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	$(BIN)/pactune demo
 
-test: lint types check
+test: lint types
+	$(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -24,8 +36,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# For daily work: the tests of the core without the slow ones. pytest prints how long they took.
 check: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m 'not slow' tests/test_*.py
 
 bench: bench-memory bench-scaling bench-selection bench-steps bench-unroll
 
@@ -43,7 +56,7 @@ bench-scaling: $(STAMP)
 
 # The peers are optional: what does not install is left out of the table with the reason.
 bench-unroll: $(STAMP)
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	-$(PIP) -e '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/unroll_peers.py
 
 bench-selection: $(STAMP)

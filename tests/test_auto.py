@@ -16,6 +16,8 @@ from pactune.rounds.round import run_round
 from pactune.tracking import read_journal
 from pactune.tuning.auto_zeta import _folds
 
+pytestmark = pytest.mark.slow
+
 OUTER = 6
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import pactune as pt
+from tests.mistakes import Case, X, Y, check_refused, problem, tuner
 
-X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
 NAN = float("nan")
 
 
@@ -46,24 +46,6 @@ class Unused(nn.Module):
         self.value = nn.Parameter(torch.zeros(2))
 
 
-def problem(model: Any = None, hyper: Any = None, **changes: Any) -> pt.Problem:
-    model = nn.Linear(4, 3) if model is None else model
-    hyper = pt.WeightDecay(model) if hyper is None else hyper
-    settings = {"train": (X, Y), "valid": (X, Y), "loss": F.cross_entropy} | changes
-    return pt.Problem(model, hyper, **{k: v for k, v in settings.items() if v is not ...})
-
-
-def tuner(given: pt.Problem | None = None, **changes: Any) -> pt.Tuner:
-    given = problem() if given is None else given
-    defaults = {
-        "inner": pt.SGD(0.1),
-        "inner_steps": 5,
-        "outer": torch.optim.SGD(given.hyper.parameters(), lr=0.1),
-        "objective": pt.PACBayes(0.1),
-    }
-    return pt.Tuner(given, **(defaults | changes))
-
-
 def general(train: Callable[..., Any], valid: Callable[..., Any] | None = None, hyper: Any = None) -> pt.Tuner:
     def fine(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
         return F.cross_entropy(model(batch[0]), batch[1])
@@ -91,12 +73,6 @@ def both_weigh() -> nn.Module:
 
 def frozen() -> nn.Module:
     return nn.Linear(4, 3).requires_grad_(False)
-
-
-class Case(NamedTuple):
-    call: Callable[[], Any]
-    error: type[Exception]
-    message: str
 
 
 S, D, G = pt.SettingError, pt.DataError, pt.GradientError
@@ -251,11 +227,7 @@ def _indefinite() -> pt.Tuner:
 
 @pytest.mark.parametrize("name", CASES)
 def test_mistake_gets_a_clear_error(name: str) -> None:
-    case = CASES[name]
-    with pytest.raises(case.error, match=case.message) as caught:
-        case.call()
-    assert isinstance(caught.value, pt.PactuneError)
-    assert isinstance(caught.value, ValueError | RuntimeError | ArithmeticError)
+    check_refused(CASES[name])
 
 
 def test_a_gradient_of_zero_in_the_regularizer_alone_is_a_warning() -> None:

@@ -50,7 +50,8 @@ def test_distributions_run_in_an_empty_environment(tmp_path: Path) -> None:
     binaries = tmp_path / "empty" / ("Scripts" if os.name == "nt" else "bin")
     for number, distribution in enumerate((wheel, sdist)):
         constraints = ("-c", ROOT / "constraints.txt", "--force-reinstall", *(("--no-deps",) if number else ()))
-        run(binaries / "python", "-m", "pip", "install", "--quiet", *constraints, distribution, cwd=tmp_path)
+        wanted = f"{distribution}[cli,report,sklearn]"
+        run(binaries / "python", "-m", "pip", "install", "--quiet", *constraints, wanted, cwd=tmp_path)
         shown = run(binaries / "pactune", "demo", "--outer-steps", "2", "--output", f"demo-{number}", cwd=tmp_path)
         assert "report:" in shown
         assert (tmp_path / f"demo-{number}" / "report.html").stat().st_size > 10_000

@@ -226,6 +226,7 @@ def test_risk_and_regularizer_have_estimators_of_their_own(risk: str, path: str)
     assert pt.check_hypergradient(build(row, path), directions=1).error < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["K=0", "K=1", "W=2"])
 def test_the_judge_sees_a_truncation(estimator: str) -> None:
     """The table could not fail if truncated and exact gradients were nearly the same here: they are not."""

@@ -14,6 +14,8 @@ import pytest
 
 import pactune as pt
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NEEDS = {"sweeps": "ray"}  # pages that need an optional package

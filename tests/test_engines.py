@@ -111,6 +111,7 @@ def test_traced_steps_are_the_eager_steps_bit_for_bit(problem: str, caplog: pyte
     assert not caplog.messages  # the steps were recorded, and not run one by one after all
 
 
+@pytest.mark.slow
 @COMPILER
 @pytest.mark.parametrize("problem", ["linear"])
 def test_compiled_steps_agree_to_rounding(problem: str) -> None:
@@ -285,6 +286,7 @@ def annealed(engine: str | Engine, what: str, device: str = "cpu") -> tuple[pt.T
     return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine), Anneal()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["loss module", "closure", "model"])
 @pytest.mark.parametrize("kind", ["traced", pytest.param("captured", marks=CUDA)])
 def test_what_changes_between_rounds_is_noticed(what: str, kind: str) -> None:
@@ -308,6 +310,7 @@ class Counting(nn.Linear):
         return super().forward(x)
 
 
+@pytest.mark.slow
 def test_a_model_that_never_stays_the_same_is_run_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
     def made(engine: str | Engine) -> pt.Tuner:
         torch.manual_seed(0)

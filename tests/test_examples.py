@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 NEEDS = {"optuna_coherence": "optuna"}  # examples that need an optional package
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 

@@ -223,8 +223,10 @@ def test_plot_has_ink(make: Any, classes: Any) -> None:
 
 def test_plot_of_a_run_that_never_finished_a_step(make: Any) -> None:
     result = make(inner=pt.SGD(1e30)).fit(2, on_divergence="return", progress=False)
-    if not result.rows:
-        FigureCanvasAgg(result.plot()).draw()
+    assert result.rows == []
+    figure = result.plot()
+    FigureCanvasAgg(figure).draw()
+    assert [len(axis.lines) for axis in figure.axes] == [0]
 
 
 def test_progress_lines_are_throttled(make: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

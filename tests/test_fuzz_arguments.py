@@ -20,6 +20,8 @@ import pactune as pt
 from pactune import bounds, privacy
 from pactune.engines import Captured, Traced
 
+pytestmark = pytest.mark.slow
+
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
 
 BAD: dict[str, Any] = {

@@ -20,6 +20,8 @@ from pactune.stacking.requests import OuterStepRequest
 from pactune.stacking.stack import Stack
 from pactune.tracking import read_journal
 
+pytestmark = pytest.mark.slow
+
 GRID = {"zeta": [0.0, 0.05], "seed": [0, 1]}
 STEPS = 3
 

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.columns import COLUMNS, PREFIXES
+from tests.mistakes import Case, X, Y, check_refused, problem, tuner
 
-X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
 S, R = pt.SettingError, pt.RunFolderError
-
-
-def problem(model: Any = None, hyper: Any = None, **changes: Any) -> pt.Problem:
-    model = nn.Linear(4, 3) if model is None else model
-    hyper = pt.WeightDecay(model) if hyper is None else hyper
-    settings = {"train": (X, Y), "valid": (X, Y), "loss": F.cross_entropy} | changes
-    return pt.Problem(model, hyper, **{k: v for k, v in settings.items() if v is not ...})
-
-
-def tuner(given: pt.Problem | None = None, **changes: Any) -> pt.Tuner:
-    given = problem() if given is None else given
-    defaults = {
-        "inner": pt.SGD(0.1),
-        "inner_steps": 2,
-        "outer": torch.optim.SGD(given.hyper.parameters(), lr=0.1),
-        "objective": pt.PACBayes(0.1),
-    }
-    return pt.Tuner(given, **(defaults | changes))
 
 
 def build(zeta: float = 0.1, **others: Any) -> pt.Tuner:
@@ -52,12 +30,6 @@ def sweep(values: Any) -> Any:
     from pactune.tuning.cells import scalar_cells
 
     return scalar_cells(values)
-
-
-class Case(NamedTuple):
-    call: Callable[[], Any]
-    error: type[Exception]
-    message: str
 
 
 CASES: dict[str, Case] = {
@@ -80,10 +52,7 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_mistake_gets_a_clear_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    call, error, message = CASES[name]
-    with pytest.raises(error, match=message) as caught:
-        call()
-    assert isinstance(caught.value, pt.PactuneError)
+    check_refused(CASES[name])
 
 
 def test_nothing_runs_before_a_grid_key_is_refused() -> None:

@@ -14,6 +14,8 @@ from torch.nn import functional as F  # noqa: N812
 import pactune as pt
 from pactune.trees import Params
 
+pytestmark = pytest.mark.slow
+
 DOUBLE = torch.float64
 COLUMNS = ["train_gradient_norm", "implicit_residual", "implicit_shift", "implicit_distance"]
 NEUMANN = pt.Implicit(pt.Neumann(400))

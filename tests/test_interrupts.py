@@ -16,6 +16,8 @@ from torch.nn.functional import cross_entropy
 import pactune as pt
 from pactune.interrupts import check_interrupt, deferred_interrupts, immediate_interrupts
 
+pytestmark = pytest.mark.slow
+
 STEPS = 6
 
 

@@ -12,6 +12,8 @@ from torch import nn
 from pactune.stacking.batched import take_outer_steps
 from pactune.stacking.requests import OuterStepRequest
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 MAKERS: dict[str, Make] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import pactune as pt
 
+pytestmark = pytest.mark.slow
+
 SIZE = 20_000  # parameters; 80 kB a copy, so that one copy more per step would show
 
 

@@ -13,6 +13,8 @@ import pactune as pt
 from pactune.dynamics import Dynamics
 from pactune.errors import SettingError
 
+pytestmark = pytest.mark.slow
+
 T = 11
 DYNAMICS: dict[str, Dynamics] = {
     "sgd": pt.SGD(0.1),

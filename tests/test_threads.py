@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy
 
 import pactune as pt
 
+pytestmark = pytest.mark.slow
+
 
 class Attention(nn.Module):
     """One head over four positions, which forces the plain kernel in second-order code."""

@@ -208,11 +208,13 @@ def test_plain_run_is_plain_training(make: Any, linear: Any, classes: Any) -> No
     assert result.plain_rows[-1]["valid_risk"] != result.rows[-1]["valid_risk"]
 
 
+@pytest.mark.slow
 def test_tuning_lowers_the_objective(make: Any) -> None:
     rows = make(restart=False, outer_lr=0.5, inner_steps=20).fit(20, progress=False).rows
     assert rows[-1]["objective"] < rows[0]["objective"]
 
 
+@pytest.mark.slow
 def test_check_changes_nothing(make: Any) -> None:
     tuner = make(batch_size=5, inner=NOISY)
     tuner.fit(2, progress=False)

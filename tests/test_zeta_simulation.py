@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -18,19 +17,17 @@ from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings
 from pactune.tuning.listeners import Listeners
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "zeta" / "simulate_runs.py"
+pytestmark = pytest.mark.slow
+
+SCRIPTS = Path(__file__).parents[1] / "benchmarks" / "zeta"
 FEATURES, OUTER_STEPS, INNER_STEPS, LR = 31, 4, 25, 1e-3
 
 
 @pytest.fixture(scope="module")
 def simulation() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simulate_runs", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)
+        return importlib.import_module("simulate_runs")
 
 
 def _data(simulation: ModuleType):

@@ -12,6 +12,7 @@ __all__ = [
     "DataError",
     "DivergenceError",
     "GradientError",
+    "MissingPackageError",
     "PactuneError",
     "RankError",
     "RunFolderError",
@@ -46,6 +47,10 @@ class CertificateError(PactuneError, ValueError):
 
 class GradientError(PactuneError, RuntimeError):
     """The chosen estimator cannot compute a gradient, or the gradient is identically zero."""
+
+
+class MissingPackageError(PactuneError, ImportError):
+    """An optional package is not installed; the message has the command that installs it."""
 
 
 class RunFolderError(PactuneError, RuntimeError):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import pactune as pt
 from pactune import bounds
 from pactune.bounds.rounding import round_down, round_up
-from pactune.cli import app
+from pactune.cli.app import app
 from pactune.paper.pages.certificate import table_rows
 
 

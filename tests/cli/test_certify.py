@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pactune import bounds
-from pactune.cli import app
+from pactune.cli.app import app
 from pactune.errors import CertificateError, DataError, SettingError
 
 

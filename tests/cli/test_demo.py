@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -67,15 +66,20 @@ def test_wrong_usage_is_one_message(arguments: list[str], status: int, message: 
 
 
 def test_ctrl_c_ends_with_a_word(tmp_path: Path) -> None:
+    talkative = (
+        "from pactune.results import callbacks; callbacks.LINE_SECONDS = 0; from pactune.cli import main; main()"
+    )
     process = subprocess.Popen(
-        [*COMMAND, "demo", "--output", str(tmp_path)],
+        [sys.executable, "-c", talkative, "demo", "--output", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    time.sleep(6)  # somewhere between the imports and the last of twelve runs
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("outer step 1/80")  # the first of twelve runs has begun
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert errors.splitlines()[-1] == "pactune: interrupted before there was anything to compare"
     assert "Traceback" not in errors

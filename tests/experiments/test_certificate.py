@@ -14,7 +14,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from pactune import bounds
-from pactune.cli import app
+from pactune.cli.app import app
 from pactune.errors import CertificateError, DataError
 from pactune.paper.certificate import DIGITS, Grid, best, run_grid, start_at_zero, train_on
 from pactune.paper.certificate_data import FILES, read_mnist, split_digits, split_mnist

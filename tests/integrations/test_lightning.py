@@ -217,14 +217,14 @@ class TestWithLightning:
 
     def test_a_fused_optimizer_s_gradients_are_unscaled(self) -> None:
         """Lightning leaves `.grad` multiplied by the scaler's factor where the optimizer divides by it."""
-        from pactune.integrations.lightning import _grad_scale
+        from pactune.integrations.lightning import loss_scale
 
         scaler = SimpleNamespace(get_scale=lambda: 1024.0)
         trainer = SimpleNamespace(precision_plugin=SimpleNamespace(scaler=scaler))
         plain, fused = SimpleNamespace(), SimpleNamespace(_step_supports_amp_scaling=True)
-        assert (_grad_scale(trainer, plain), _grad_scale(trainer, fused)) == (1.0, 1024.0)
+        assert (loss_scale(trainer, plain), loss_scale(trainer, fused)) == (1.0, 1024.0)
         trainer.precision_plugin.scaler = None
-        assert _grad_scale(trainer, fused) == 1.0
+        assert loss_scale(trainer, fused) == 1.0
 
     def test_the_module_s_batch_hooks_are_called(self) -> None:
         """A module may change its batches before or after they are moved; so it must with those of `valid`."""

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.integrations.extras import MissingPackageError, import_extra
 from pactune.integrations.optuna import CoherenceObjective, best_trial, report, score
 from pactune.integrations.reading import RiskReading
 
@@ -58,12 +57,6 @@ class Always:
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
         return math.sqrt(low * high)
-
-
-def test_a_missing_package_is_named() -> None:
-    with pytest.raises(MissingPackageError, match=r"nothing_here is not installed: pip install 'pactune\[optuna\]'"):
-        import_extra("nothing_here", extra="optuna")
-    assert issubclass(MissingPackageError, pt.PactuneError)
 
 
 BAD = {

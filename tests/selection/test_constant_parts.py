@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pactune.selection import ForwardSelector
-from pactune.selection.calibration import _shuffled_moments
+from pactune.selection.calibration import shuffled_moments
 from pactune.selection.rows import standardize, validation_r2
 
 
@@ -20,7 +20,7 @@ def rows_with_one_positive(number, seed=0):
 @pytest.mark.parametrize("number", [12, 30, 50, 70, 100, 130])
 def test_a_shuffle_without_a_positive_row_in_training_stays_finite_and_small(number):
     rows = rows_with_one_positive(number)
-    moments = _shuffled_moments(rows, np.random.default_rng(0), 50)
+    moments = shuffled_moments(rows, np.random.default_rng(0), 50)
     # With the positive row in the validation part the training part is constant. Targets then keep their scale.
     largest = np.abs(rows.train_target).max() + np.abs(rows.valid_target).max()
     bound = largest * np.abs(rows.valid).max()
@@ -30,8 +30,8 @@ def test_a_shuffle_without_a_positive_row_in_training_stays_finite_and_small(num
 
 def test_a_shuffle_with_spread_is_scaled_by_it():
     rows = rows_with_one_positive(12)
-    moments = _shuffled_moments(rows, np.random.default_rng(0), 200)
-    tripled = _shuffled_moments(
+    moments = shuffled_moments(rows, np.random.default_rng(0), 200)
+    tripled = shuffled_moments(
         rows._replace(train_target=3 * rows.train_target, valid_target=3 * rows.valid_target),
         np.random.default_rng(0),
         200,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +41,7 @@ class StandIn:
 @pytest.fixture(name="use")
 def use_fixture(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(ray: StandIn) -> StandIn:
-        monkeypatch.setattr(cluster, "load_ray", lambda: ray)
+        monkeypatch.setattr(cluster, "require", lambda _: ray)
         return ray
 
     return use
@@ -93,9 +92,3 @@ def test_a_cluster_may_grow(use: Any) -> None:
         cluster.connected("auto", Resources(gpus=1)),
     ):
         pass
-
-
-def test_ray_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(pt.SettingError, match="pip install 'pactune\\[sweep\\]'"):
-        cluster.load_ray()

@@ -50,18 +50,6 @@ def test_every_number_is_logged(make: Any, classes: Any) -> None:
     assert plain[2]["plain/test_risk"] == result.plain_rows[1]["test_risk"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "extra"), [(TensorBoardLogger, "tensorboard"), (MLflowLogger, "mlflow"), (WandbLogger, "wandb")]
-)
-def test_missing_package_is_named(kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(loggers, "import_module", nothing)
-    with pytest.raises(pt.SettingError, match=rf"this logger needs {extra}: pip install 'pactune\[{extra}\]'"):
-        kind("x")
-
-
 class Fail(pt.Callback):
     """Raises an error in one of its calls."""
 
@@ -183,7 +171,7 @@ class FakeMLflow:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMLflow:
     found = FakeMLflow()
-    monkeypatch.setattr(loggers, "import_module", lambda name: found)
+    monkeypatch.setattr(loggers, "require", lambda name: found)
     return found
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.errors import DataError
+from pactune.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,10 +24,10 @@ def read_table(path: Path) -> pd.DataFrame:
     suffix = path.suffix.lower()
     if suffix not in {".csv", ".parquet"}:
         raise DataError(f"a table must be a .csv or .parquet file, got {path.name}")
+    if suffix == ".parquet":
+        require("pyarrow")
     try:
         return pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
-    except ImportError as error:
-        raise DataError("reading Parquet needs pyarrow: pip install 'pactune[parquet]'") from error
     except (ValueError, OSError) as error:  # parser and decoding errors of pandas and pyarrow are both kinds
         raise DataError(f"cannot read {path.name}: {error}") from error
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from pactune.dynamics import Adam
 from pactune.errors import SettingError
+from pactune.extras import require
 from pactune.objectives import PACBayes
 from pactune.objectives.base import Zeta
 from pactune.problem import Problem
@@ -62,9 +63,7 @@ class DemoRuns(NamedTuple):
 
 def load_digits(rows: int, seed: int) -> Digits:
     """Draw training and validation images; all others are the test set."""
-    from sklearn.datasets import load_digits as load
-
-    pixels, labels = load(return_X_y=True)
+    pixels, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     if not 10 <= rows <= len(pixels) // 4:
         raise SettingError(f"`rows` must be between 10 and {len(pixels) // 4}, got {rows}")
     order = torch.randperm(len(pixels), generator=Streams(seed).generator("digits"), device="cpu")

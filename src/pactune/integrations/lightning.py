@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from pactune.errors import DivergenceError, SettingError
+from pactune.extras import require
 from pactune.integrations.batches import EndlessBatches
-from pactune.integrations.extras import import_extra
 from pactune.integrations.reading import Zeta
 from pactune.monitor import CoherenceMonitor
 from pactune.monitor.checks import as_zeta
@@ -18,7 +18,7 @@ from pactune.monitor.checks import as_zeta
 __all__ = ["CoherenceCallback"]
 
 PREFIX = "coherence/"  # of the names under which values are logged
-_Callback: Any = import_extra("lightning.pytorch.callbacks", extra="lightning").Callback
+_Callback: Any = require("lightning.pytorch.callbacks").Callback
 
 
 class CoherenceCallback(_Callback):  # type: ignore[misc]
@@ -96,7 +96,7 @@ class CoherenceCallback(_Callback):  # type: ignore[misc]
         self._seen = trainer.global_step
         batch = _prepared(trainer, self._valid.take()) if self.monitor.due else None
         with trainer.precision_plugin.forward_context():
-            self.monitor.step(None, batch, grad_scale=_grad_scale(trainer, optimizer))
+            self.monitor.step(None, batch, grad_scale=loss_scale(trainer, optimizer))
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log the regularizer and the objective after the module's own hook, in which it may log its risk."""
@@ -160,8 +160,8 @@ def _prepared(trainer: Any, batch: Any) -> Any:
     return trainer.strategy.batch_to_device(batch)
 
 
-def _grad_scale(trainer: Any, optimizer: Any) -> float:
-    """Return the factor in `.grad`: Lightning has divided by it already, unless a fused optimizer does so itself."""
+def loss_scale(trainer: Any, optimizer: Any) -> float:
+    """Return the factor on `.grad`: Lightning divides by the scaler's, unless a fused optimizer does so itself."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None or not getattr(optimizer, "_step_supports_amp_scaling", False):
         return 1.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pactune.errors import DivergenceError, SettingError
-from pactune.integrations.extras import import_extra
+from pactune.extras import require
 from pactune.integrations.reading import RiskReading, Score, Zeta, as_reading
 from pactune.monitor.checks import as_zeta
 
@@ -28,7 +28,7 @@ def report(trial: Any, reading: RiskReading, *, zeta: Zeta, step: int) -> Score:
     Raises:
         optuna.TrialPruned: the pruner ends the trial, or training diverged.
     """
-    optuna = import_extra("optuna", extra="optuna")
+    optuna = require("optuna")
     try:
         found = reading.score(zeta)
     except DivergenceError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pactune.integrations.extras import import_extra
+from pactune.extras import require
 from pactune.integrations.reading import RiskReading, Zeta
 
 __all__ = ["report"]
@@ -27,7 +27,7 @@ def report(reading: RiskReading, *, zeta: Zeta, checkpoint: Any = None, **metric
     Raises:
         DivergenceError: the risk or the regularizer is not finite; Ray then counts the trial as failed.
     """
-    tune = import_extra("ray.tune", extra="ray")
+    tune = require("ray.tune")
     found = {**metrics, **reading.score(zeta)._asdict()}
     tune.report(found, checkpoint=checkpoint)
     return found

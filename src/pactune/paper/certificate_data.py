@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError
+from pactune.extras import require
 from pactune.paper.data import parse_idx
 from pactune.streams import Streams
 
@@ -45,9 +46,7 @@ class Split(NamedTuple):
 
 def split_digits(train: int, valid: int, seed: int) -> Split:
     """Split the 1797 digits at random; pixels in [0, 1]."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     order = torch.randperm(len(pixels), generator=Streams(seed).generator("certificate digits"), device="cpu")
     x, y = torch.from_numpy(pixels).float()[order] / 16, torch.from_numpy(labels)[order]
     cuts = (slice(0, train), slice(train, train + valid), slice(train + valid, None))

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pactune.errors import DataError, SettingError
+from pactune.extras import require
 from pactune.paper.downloads import CIFAR10, MNIST, data_home, ensure_files, find_files
 
 __all__ = ["DATA_NAMES", "DataName", "Draw", "Images", "load_images", "parse_cifar", "parse_idx"]
@@ -146,9 +147,7 @@ def _cifar10(files: dict[str, bytes]) -> Images:
 
 
 def _digits() -> Images:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     x, y = _pair(pixels[order].reshape(-1, 1, 8, 8).astype("float32"), labels[order])
     x = functional.interpolate(x, size=(28, 28), mode="bilinear", align_corners=False)

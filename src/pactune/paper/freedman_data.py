@@ -10,8 +10,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.linear_model import LinearRegression
 
+from pactune.extras import require
 from pactune.selection.moments import Array
 
 __all__ = ["TRUE_FEATURES", "FreedmanData", "freedman_data", "held_out_error"]
@@ -68,5 +68,5 @@ def held_out_error(data: FreedmanData, subset: list[int], *, refit: bool) -> flo
     target = np.concatenate([data.train_target, data.valid_target]) if refit else data.train_target
     if not subset:
         return float(np.mean((data.test_target - target.mean()) ** 2))
-    model = LinearRegression().fit(columns[:, subset], target)
+    model = require("sklearn.linear_model").LinearRegression().fit(columns[:, subset], target)
     return float(np.mean((data.test_target - model.predict(data.test[:, subset])) ** 2))

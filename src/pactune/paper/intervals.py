@@ -8,7 +8,8 @@ from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+
+from pactune.extras import require
 
 __all__ = ["Interval", "bootstrap_interval", "mean_interval", "mean_intervals", "share_interval"]
 
@@ -29,6 +30,7 @@ def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> Interval:
     mean = float(array.mean())
     if len(array) < 2:
         return Interval(mean=mean, low=mean, high=mean)
+    stats = require("scipy.stats")
     half = float(stats.t.ppf(0.5 + _COVERAGE / 2, len(array) - 1)) * float(array.std(ddof=1)) / math.sqrt(len(array))
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
@@ -45,6 +47,7 @@ def share_interval(successes: int, trials: int) -> Interval:
         >>> {name: round(value, 3) for name, value in share_interval(18, 20).items()}
         {'mean': 0.9, 'low': 0.699, 'high': 0.972}
     """
+    stats = require("scipy.stats")
     found = stats.binomtest(successes, trials).proportion_ci(_COVERAGE, method="wilson")
     return Interval(mean=successes / trials, low=float(found.low), high=float(found.high))
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pactune.checks import BELOW_ONE, PROBABILITY, check_count, check_number, shown
 from pactune.errors import SettingError
+from pactune.extras import require
 
 __all__ = ["epsilon_lower_bound", "membership_audit"]
 
@@ -79,12 +80,10 @@ def _thresholds(scores: Tensor) -> list[float]:
 
 
 def _lower(successes: int, trials: int, tail: float) -> float:
-    from scipy.stats import beta
-
+    beta = require("scipy.stats").beta
     return float(beta.ppf(tail, successes, trials - successes + 1)) if successes else 0.0
 
 
 def _upper(successes: int, trials: int, tail: float) -> float:
-    from scipy.stats import beta
-
+    beta = require("scipy.stats").beta
     return float(beta.ppf(1 - tail, successes + 1, trials - successes)) if successes < trials else 1.0

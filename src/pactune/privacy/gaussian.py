@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from pactune.checks import NOT_NEGATIVE, PROBABILITY, Rule, check_number, shown
 from pactune.errors import SettingError
+from pactune.extras import require
 
 __all__ = ["classical_epsilon", "compose", "delta_of", "epsilon_of", "mu_of"]
 
@@ -25,8 +26,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     check_number("epsilon", epsilon, NOT_NEGATIVE)
     if mu == 0:
         return 0.0
-    from scipy.special import log_ndtr
-
+    log_ndtr = require("scipy.special").log_ndtr
     a, b = float(log_ndtr(mu / 2 - epsilon / mu)), float(log_ndtr(-mu / 2 - epsilon / mu))
     return max(0.0, -math.exp(a) * math.expm1(min(0.0, epsilon + b - a)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from pactune.extras import require
 from pactune.privacy.accounting import Privacy, frontier
 from pactune.privacy.gaussian import classical_epsilon
 
@@ -39,6 +40,7 @@ def frontier_curves(privacy: Privacy) -> FrontierCurves:
 
 def draw_frontier(privacy: Privacy) -> Figure:
     """Draw `frontier_curves`."""
+    require("matplotlib")
     from matplotlib.figure import Figure
 
     curves = frontier_curves(privacy)

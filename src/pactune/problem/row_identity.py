@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from pactune.errors import DataError
+from pactune.extras import require
 from pactune.problem.data import Batch
 
 __all__ = ["ProjectedRows", "RowFingerprints"]
@@ -52,9 +52,10 @@ class ProjectedRows(NamedTuple):
 
         Shape (others, count).
         """
+        tree = require("scipy.spatial").cKDTree(self.points)
         longest = max(self.lengths.max(), others.lengths.max())
         bound = float(np.nextafter(within * longest, np.inf))
-        found, at = cKDTree(self.points).query(others.points, k=list(range(1, count + 1)), distance_upper_bound=bound)
+        found, at = tree.query(others.points, k=list(range(1, count + 1)), distance_upper_bound=bound)
         lengths = np.append(self.lengths, 1.0)[at]  # cKDTree returns the index len(points) for a missing neighbour
         longer = np.maximum(lengths, others.lengths[:, None])
         relative: Array = np.divide(found, longer, out=np.where(found > 0, np.inf, 0.0), where=longer > 0)

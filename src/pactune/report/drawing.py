@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pactune.extras import require
 from pactune.report.page import COLORS, Figure, Line
 from pactune.tracking.files import make_folder, write_atomically
 
@@ -27,6 +28,7 @@ def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
     Returns:
         The files.
     """
+    require("matplotlib")
     from matplotlib.figure import Figure as Canvas
 
     make_folder(folder, "the folder")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pactune.extras import require
 from pactune.tracking.files import make_folder, write_atomically
 
 __all__ = ["Figure", "Line", "Section", "Table", "write_page"]
@@ -80,8 +81,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], footer: str 
     Raises:
         RunFolderError: the file cannot be written.
     """
-    from plotly.offline import get_plotlyjs
-
+    get_plotlyjs = require("plotly.offline").get_plotlyjs
     body = "\n".join(_section(section, number) for number, section in enumerate(sections))
     text = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
@@ -115,8 +115,7 @@ def _cell(text: str, numeric: bool) -> str:
 
 
 def _figure(figure: Figure, name: str) -> str:
-    import plotly.graph_objects as go
-
+    go = require("plotly.graph_objects")
     drawn = go.Figure()
     for line in figure.lines:
         color = COLORS[line.color % len(COLORS)]

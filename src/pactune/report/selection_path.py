@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from pactune.extras import require
 from pactune.report.drawing import save_figure
 
 __all__ = ["PathCurves", "draw_path", "path_curves"]
@@ -43,6 +44,7 @@ def path_curves(criterion: str, path: pd.DataFrame, plain: pd.DataFrame, chosen:
 
 def draw_path(curves: PathCurves, file: Path) -> None:
     """Draw the objective and both validation R² against the number of features."""
+    require("matplotlib")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from pactune.checks import check_flag, shown
 from pactune.columns import Row, column_title, judged_column
 from pactune.errors import SettingError, warn_user
+from pactune.extras import is_installed, require
 
 if TYPE_CHECKING:
     from pactune.results.result import Result
@@ -65,9 +63,13 @@ class Callback:
 
 
 class ProgressBar(Callback):
-    """A bar on stderr, for terminals."""
+    """A bar on stderr, for terminals; it needs rich."""
 
     def __init__(self, total: int) -> None:
+        require("rich")
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
         self._task = self.bar.add_task("", total=total)
@@ -82,7 +84,7 @@ class ProgressBar(Callback):
 
 
 class ProgressLines(Callback):
-    """One throttled plain line on stderr, for logs."""
+    """One throttled plain line on stderr, for logs and for terminals without rich."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._last = total, 0, time.monotonic()
@@ -124,7 +126,7 @@ def progress_for(wanted: bool | None, *, total: int) -> Iterator[Callback]:
     terminal = sys.stderr.isatty()
     if wanted is False or (wanted is None and not terminal):
         yield Callback()
-    elif terminal:
+    elif terminal and is_installed("rich"):
         shown = ProgressBar(total)
         with shown.bar:
             yield shown

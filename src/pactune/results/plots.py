@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pactune.extras import require
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -43,6 +45,7 @@ def history_panels(result: Result) -> list[Panel]:
 
 def draw_history(result: Result) -> Figure:
     """Draw `history_panels` side by side, with the kept step marked."""
+    require("matplotlib")
     from matplotlib.figure import Figure
 
     panels = history_panels(result)

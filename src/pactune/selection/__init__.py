@@ -4,7 +4,11 @@
 step; a new criterion belongs beside `least_squares` and `pac_bayes`.
 """
 
-from pactune.selection.selector import ForwardSelector
-from pactune.selection.step_size import StepSizeWarning
+from pactune.extras import require
+
+require("sklearn")  # before the imports below, which need it
+
+from pactune.selection.selector import ForwardSelector  # noqa: E402
+from pactune.selection.step_size import StepSizeWarning  # noqa: E402
 
 __all__ = ["ForwardSelector", "StepSizeWarning"]

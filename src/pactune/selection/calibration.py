@@ -91,7 +91,7 @@ def false_selection_rates(
     selected = np.zeros(len(settings.betas))
     per_batch = max(1, _BATCH_MODELS // max(features, 1))
     for first in range(0, settings.shuffles, per_batch):
-        moments = _shuffled_moments(rows, generator, min(per_batch, settings.shuffles - first))
+        moments = shuffled_moments(rows, generator, min(per_batch, settings.shuffles - first))
         for i, beta in enumerate(settings.betas):
             selected[i] += np.sum(_best_single(moments, path, beta, len(rows.train)) < 0.0)
     return selected / settings.shuffles
@@ -105,7 +105,7 @@ def _best_single(moments: SecondMoments, path: LangevinPath, beta: float, n_trai
     return best
 
 
-def _shuffled_moments(rows: Rows, generator: np.random.Generator, shuffles: int) -> SecondMoments:
+def shuffled_moments(rows: Rows, generator: np.random.Generator, shuffles: int) -> SecondMoments:
     """Return the second moments of every single feature with shuffled targets, shape `(shuffles, p, 1, ·)`.
 
     The power of the target is set to zero, so that risks are relative to the empty model's, which differs by shuffle.

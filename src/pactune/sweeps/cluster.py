@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 from collections.abc import Iterator
@@ -10,23 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from pactune.errors import SettingError, warn_user
+from pactune.extras import require
 from pactune.sweeps.cell_settings import Resources
 
-__all__ = ["connected", "load_ray"]
+__all__ = ["connected"]
 
 CONNECT_SECONDS = 10.0
-
-
-def load_ray() -> Any:
-    """Import and return the package `ray`.
-
-    Raises:
-        SettingError: it is not installed.
-    """
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise SettingError("a sweep needs ray: pip install 'pactune[sweep]'") from error
 
 
 @contextmanager
@@ -40,11 +28,12 @@ def connected(address: str | None, needs: Resources) -> Iterator[Any]:
         needs: the resources of one cell.
 
     Raises:
+        MissingPackageError: ray is not installed.
         SettingError: no cluster answers at `address`, or no node is large enough.
     """
     if address is not None and (not isinstance(address, str) or not address):
         raise SettingError(f'`address` must be that of a Ray cluster, such as "auto" or "host:6379", got {address!r}')
-    ray = load_ray()
+    ray = require("ray")
     connects = not ray.is_initialized()
     try:
         if connects:

@@ -7,15 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
+from pactune.extras import is_installed
 from pactune.results.callbacks import LINE_SECONDS
 from pactune.sweeps.cell_state import CellState
 from pactune.tracking.status import succeeded
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 __all__ = ["Display", "open_display"]
 
@@ -35,7 +35,10 @@ def open_display(progress: bool | None, outer_steps: int) -> Iterator[Display]:
     terminal = sys.stderr.isatty()
     if progress is False or (progress is None and not terminal):
         yield lambda _: None
-    elif terminal:
+    elif terminal and is_installed("rich"):
+        from rich.console import Console
+        from rich.live import Live
+
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
             yield lambda states: live.update(live_table(states, outer_steps), refresh=True)
     else:
@@ -81,6 +84,10 @@ def _summary(states: Sequence[CellState], outer_steps: int) -> str:
 
 def live_table(states: Sequence[CellState], outer_steps: int) -> Group:
     """Return a table of the first `TABLE_ROWS` cells in the order of `ORDER`, and a summary of all cells."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table("cell", "status", "outer step", "objective", "tried", box=None, pad_edge=False)
     ordered = sorted(states, key=lambda state: ORDER.index(state.status))
     for state in ordered[:TABLE_ROWS]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.errors import RunFolderError, SettingError
+from pactune.extras import require
 from pactune.sweeps.cell_settings import CellFit, Resources
 from pactune.sweeps.cell_state import CellState
-from pactune.sweeps.cluster import connected, load_ray
+from pactune.sweeps.cluster import connected
 from pactune.sweeps.display import Display, open_display
 from pactune.sweeps.result import CellResult, SweepResult
 from pactune.sweeps.worker import CellTask, Failure, run_cell
@@ -71,7 +72,8 @@ def sweep(
         The result. After Ctrl-C it is the result so far, with status "interrupted".
 
     Raises:
-        SettingError: a setting breaks its rule, ray is not installed, or no cluster answers at `address`.
+        MissingPackageError: ray is not installed.
+        SettingError: a setting breaks its rule, or no cluster answers at `address`.
         DataError: the test set cannot be used.
         RunFolderError: `run_dir` holds something else, is in use, or cannot be written.
     """
@@ -176,11 +178,9 @@ def _fingerprint(test: Any) -> str | None:
 
 
 def _pickle(build: Any, test: Any) -> bytes:
-    load_ray()
-    from ray import cloudpickle
-
+    ray = require("ray")
     try:
-        return bytes(cloudpickle.dumps((build, test)))
+        return bytes(ray.cloudpickle.dumps((build, test)))
     except Exception as error:  # the __reduce__ of the user's objects may raise anything
         raise SettingError(
             f"`build` and `test` are sent to other processes and must be picklable: {type(error).__name__}: {error}"

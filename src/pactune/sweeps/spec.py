@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from pactune.errors import SettingError
-from pactune.sweeps.cluster import load_ray
+from pactune.extras import require
 
 __all__ = ["Spec", "read_spec"]
 
@@ -233,5 +233,5 @@ def _import_file(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    load_ray().cloudpickle.register_pickle_by_value(module)
+    require("ray").cloudpickle.register_pickle_by_value(module)
     return module

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.columns import Row
-from pactune.errors import SettingError
+from pactune.extras import require
 from pactune.results.callbacks import Callback
 from pactune.tracking.status import succeeded
 
@@ -86,7 +85,7 @@ class TensorBoardLogger(Logger):
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._module = _imported("torch.utils.tensorboard", "tensorboard")
+        self._module = require("torch.utils.tensorboard")
         self._folder = str(folder)
         self._settings: dict[str, Any] = {}
         self._done: int | None = None
@@ -131,7 +130,7 @@ class MLflowLogger(Logger):
     """
 
     def __init__(self, experiment: str = "pactune", *, tracking_uri: str | None = None, run_name: str | None = None):
-        self._module = _imported("mlflow", "mlflow")
+        self._module = require("mlflow")
         self._client = self._module.MlflowClient(tracking_uri=tracking_uri)
         self._experiment, self._name = experiment, run_name
         self._run: str | None = None
@@ -213,7 +212,7 @@ class WandbLogger(Logger):
         folder: str | Path | None = None,
         name: str | None = None,
     ) -> None:
-        self._module = _imported("wandb", "wandb")
+        self._module = require("wandb")
         self._options = {"project": project, "mode": mode, "dir": None if folder is None else str(folder), "name": name}
         self._id: str | None = None
         self._run: Any = None
@@ -256,10 +255,3 @@ def _numbers(row: Row) -> dict[str, float]:
 
 def _as_list(values: dict[str, Any]) -> str:
     return "\n".join(f"- {name}: `{value}`" for name, value in values.items())
-
-
-def _imported(module: str, extra: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise SettingError(f"this logger needs {extra}: pip install 'pactune[{extra}]'") from error

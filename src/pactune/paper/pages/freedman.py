@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pactune.extras import require
 from pactune.report.drawing import save_figure
 
 __all__ = ["Band", "FigureData", "draw_figures", "figure_data"]
@@ -104,6 +105,7 @@ def _flat(values: list[float]) -> Band:
 
 
 def _figure(columns: int, title: str) -> tuple[Any, list[Any]]:
+    require("matplotlib")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6 * columns, 3.7), layout="constrained")

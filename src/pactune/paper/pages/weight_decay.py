@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from pactune.extras import require
 from pactune.paper.intervals import Interval, bootstrap_interval, mean_interval, mean_intervals
 from pactune.paper.pages.methods import gain_table, interval_text, method_table
 from pactune.paper.pages.study_facts import fact_table, has_papers_settings, pair_name
@@ -82,6 +82,7 @@ def _correlation(study: StudyRecord) -> Parts:
     ]
     tables = []
     if len(zetas) > 1:
+        stats = require("scipy.stats")
         x, y = np.array([x for _, _, x in points]), np.array(errors)
         shown = [f"{stats.pearsonr(np.log(x), y).statistic:+.3f}", f"{stats.spearmanr(x, y).statistic:+.3f}"]
         tables = [Table(("runs", "Pearson, log regularizer", "Spearman"), [[str(len(points)), *shown]])]
