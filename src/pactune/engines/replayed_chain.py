@@ -79,15 +79,16 @@ def _copy(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
 def _agree(found: Carry, wanted: Carry, before: Carry) -> bool:
     """Return True if two carries after one step are equal, compared with how far the step moved each part.
 
-    Kernels on a GPU may sum in another order at every call. Adam turns the rounding of a gradient near 0 into a whole
-    step, so the tolerance of the parameters is larger.
+    Kernels on a GPU may sum in another order at every call. In float32 the two ways of one step of a ResNet-34 on an
+    H200 differed by up to 2e-3 of the move in Adam's first moment and 7e-3 in the parameters. In float64 the parameters
+    have the larger tolerance, since Adam turns the rounding of a gradient near 0 into a whole step.
     """
     double = found.total.dtype == torch.float64
     eps = torch.finfo(found.total.dtype).eps
     parts = zip(*(_float_parts(carry).items() for carry in (found, wanted, before)), strict=True)
     close = []
     for (name, a), (_, b), (_, start) in parts:
-        tolerance = (1e-6 if double else 1e-2) if name == "params" else (1e-8 if double else 1e-4)
+        tolerance = 1e-2 if not double else 1e-6 if name == "params" else 1e-8
         close.append(norm(sub(a, b)) <= tolerance * norm(sub(b, start)) + 100 * eps * norm(b))
     return bool(torch.stack(close).all())
 

@@ -61,8 +61,7 @@ class Problem(InnerProblem):
     Example:
         >>> model = nn.Linear(3, 2)
         >>> x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
-        >>> from pactune.problem.inner_problem import InnerProblem
-    from pactune.problem.hyper import WeightDecay
+        >>> from pactune.problem.hyper import WeightDecay
         >>> problem = Problem(model, WeightDecay(model), train=(x, y), valid=(x, y), loss=nn.functional.cross_entropy)
         >>> sorted(problem.parameters())
         ['bias', 'weight']
