@@ -11,15 +11,15 @@ import pytest
 import pactune as pt
 from pactune.cli import main
 from pactune.errors import DataError
-from pactune.paper import studies
-from pactune.paper.cells import Execution
 from pactune.paper.data import load_images
-from pactune.paper.pages.folder import write_report
-from pactune.paper.pages.methods import markdown, methods_table
-from pactune.paper.pages.weight_decay import study_section
-from pactune.paper.records import read_studies
-from pactune.paper.studies import Scale, run_study
-from pactune.paper.weight_decay import PAPER, StudySetting
+from pactune.paper.weight_decay import studies
+from pactune.paper.weight_decay.cells import Execution
+from pactune.paper.weight_decay.method_tables import markdown, methods_table
+from pactune.paper.weight_decay.page import write_report
+from pactune.paper.weight_decay.records import read_studies
+from pactune.paper.weight_decay.sections import study_section
+from pactune.paper.weight_decay.setting import PAPER, StudySetting
+from pactune.paper.weight_decay.studies import Scale, run_study
 from pactune.report.page import Figure, Line, Section, write_page
 from pactune.tracking import RunFolder
 
@@ -50,7 +50,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own_run(home, tmp_path_factory):
-    from pactune.paper.weight_decay import builder
+    from pactune.paper.weight_decay.setting import builder
 
     folder = tmp_path_factory.mktemp("own") / "decay"
     builder(TINY, load_images("digits"), "cpu")(zeta=1e-4, draw=0, init=0).fit(3, run_dir=folder)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import pactune as pt
-from pactune.paper.pages.folder import write_report
-from pactune.paper.records import export_study, read_studies
+from pactune.paper.weight_decay.page import write_report
+from pactune.paper.weight_decay.records import export_study, read_studies
 from pactune.report.page import write_page
 from pactune.tracking import Journal
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pactune.bounds import Certificate
-    from pactune.paper.certificate_data import Split
+    from pactune.paper.certificates.splits import Split
     from pactune.problem import Problem
 
 __all__ = ["app"]
@@ -161,7 +161,7 @@ def validation_side(
 
 def _read(data: str, train: int, valid: int, seed: int, *, centre: str) -> Split:
     from pactune.cli.arrays import read_samples
-    from pactune.paper.certificate_data import Split, split_digits
+    from pactune.paper.certificates.splits import Split, split_digits
 
     if data == "digits":
         return split_digits(train, valid, seed).centred_by("train" if centre == "train" else "valid")
@@ -191,7 +191,7 @@ def _problem(split: Split, hidden: int, per: Any = "global") -> tuple[Problem, n
 
 def _start(problem: Problem, hidden: int) -> Any:
     """Return the start at zero of a linear classifier; a network draws its own."""
-    from pactune.paper.certificate import start_at_zero
+    from pactune.paper.certificates.grid import start_at_zero
 
     return None if hidden else start_at_zero(problem.model)
 

@@ -18,8 +18,8 @@ def report(
     ] = None,
 ) -> None:
     """Build one self-contained page from journals: figures that zoom, tables, settings, versions, seeds and time."""
-    from pactune.paper.pages.folder import write_report
-    from pactune.paper.records import export_study, read_studies
+    from pactune.paper.weight_decay.page import write_report
+    from pactune.paper.weight_decay.records import export_study, read_studies
 
     page = write_report(folder, output)
     if export is not None:

@@ -116,8 +116,8 @@ def _certificate(
     printed: Printed = OutputFormat.TABLE,
 ) -> None:
     """Certify error rates over grids declared beforehand."""
-    from pactune.paper import certificate_studies as studies
-    from pactune.paper.pages.certificate import write_certificate_page
+    from pactune.paper.certificates import studies
+    from pactune.paper.certificates.page import write_certificate_page
     from pactune.tracking.run_folder import RunFolder
 
     def report(words: str) -> None:
@@ -137,8 +137,8 @@ def _certificate(
 
 
 def _print_certificates(studies: dict[str, Any], printed: OutputFormat) -> None:
-    from pactune.paper.certificate_studies import summarise
-    from pactune.paper.pages.certificate import HEADER, table_rows
+    from pactune.paper.certificates.page import HEADER, table_rows
+    from pactune.paper.certificates.studies import summarise
 
     if printed is OutputFormat.JSON:
         typer.echo(json.dumps(summarise(studies), ensure_ascii=False, indent=1))
@@ -157,8 +157,8 @@ for _command in weight_decay.COMMANDS:
 
 
 def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | None, printed: OutputFormat) -> None:
-    from pactune.paper.freedman import FreedmanStudy, run_study
-    from pactune.paper.pages.freedman import draw_figures, figure_data
+    from pactune.paper.freedman.figures import draw_figures, figure_data
+    from pactune.paper.freedman.study import FreedmanStudy, run_study
     from pactune.report.progress import stderr_progress
     from pactune.tracking.run_folder import RunFolder
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from pactune.paper.commands.study_options import Data, Model, Options, numbers
+from pactune.paper.commands.options import Data, Model, Options, numbers
 
 if TYPE_CHECKING:
-    from pactune.paper.cells import Execution
     from pactune.paper.data import DataName, Images
-    from pactune.paper.studies import Scale, Study
-    from pactune.paper.weight_decay import StudySetting
+    from pactune.paper.weight_decay.cells import Execution
+    from pactune.paper.weight_decay.setting import StudySetting
+    from pactune.paper.weight_decay.studies import Scale, Study
     from pactune.report.page import Section
 
 __all__ = ["COMMANDS"]
@@ -82,10 +82,10 @@ COMMANDS = (
 
 def _run(command: _Command, options: Options) -> None:
     """Run the studies of a command, draw them, and print their tables."""
-    from pactune.paper.pages.folder import write_report
-    from pactune.paper.pages.weight_decay import study_section
-    from pactune.paper.records import read_studies
-    from pactune.paper.studies import run_study
+    from pactune.paper.weight_decay.page import write_report
+    from pactune.paper.weight_decay.records import read_studies
+    from pactune.paper.weight_decay.sections import study_section
+    from pactune.paper.weight_decay.studies import run_study
     from pactune.report.drawing import save_figures
 
     execution, load = _execution(command, options), _loader(options)
@@ -112,7 +112,7 @@ def _run(command: _Command, options: Options) -> None:
 
 
 def _study(command: _Command, options: Options, setting: StudySetting, scale: Scale) -> Study:
-    from pactune.paper import studies
+    from pactune.paper.weight_decay import studies
 
     own = options.zeta or ([studies.QUICK_ZETA] if options.quick else [])
     match command.name:
@@ -130,8 +130,8 @@ def _study(command: _Command, options: Options, setting: StudySetting, scale: Sc
 
 def _plan(command: _Command, options: Options, model: Any, data: DataName) -> tuple[StudySetting, Scale]:
     """Return the setting and the amount of a study."""
-    from pactune.paper.studies import QUICK, QUICK_SCALE, Scale
-    from pactune.paper.weight_decay import StudySetting
+    from pactune.paper.weight_decay.setting import StudySetting
+    from pactune.paper.weight_decay.studies import QUICK, QUICK_SCALE, Scale
 
     base, amount = (QUICK, QUICK_SCALE) if options.quick else (StudySetting(), Scale(inits=command.seeds))
     own = command.draws if model == "linear" else command.residual_draws
@@ -175,7 +175,7 @@ def _loader(options: Options) -> Callable[[DataName], Images]:
 def _execution(command: _Command, options: Options) -> Execution:
     import torch
 
-    from pactune.paper.cells import Execution
+    from pactune.paper.weight_decay.cells import Execution
 
     try:
         torch.zeros(1, device=options.device)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pactune.paper.freedman_data import FreedmanData, held_out_error
+from pactune.paper.freedman.data import FreedmanData, held_out_error
 from pactune.paper.intervals import mean_interval
 from pactune.selection import ForwardSelector
 from pactune.selection.moments import LangevinPath, exact_moments

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pactune.paper.attempt_cases import ATTEMPTS
-from pactune.paper.attempts import Attempt, run_attempt
-from pactune.paper.coverage import CoverageStudy, Mode, run_coverage
+from pactune.paper.certificates.attempt_cases import ATTEMPTS
+from pactune.paper.certificates.attempts import Attempt, run_attempt
+from pactune.paper.certificates.coverage import CoverageStudy, Mode, run_coverage
 
 # settings in which the models overfit the bound sample: empirical error far below the true one
 OVERFIT: dict[Mode, dict[str, Any]] = {

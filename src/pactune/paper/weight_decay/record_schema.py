@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pactune.paper.data import DataName
 from pactune.paper.models import ModelName
-from pactune.paper.weight_decay import Protocol, Start, StudySetting
+from pactune.paper.weight_decay.setting import Protocol, Start, StudySetting
 from pactune.tracking.files import check_name
 from pactune.tracking.schema import (
     Check,
@@ -26,7 +26,7 @@ from pactune.tracking.schema import (
 )
 
 if TYPE_CHECKING:
-    from pactune.paper.records import StudyRecord
+    from pactune.paper.weight_decay.records import StudyRecord
 
 __all__ = ["COLUMNS", "check_groups", "check_run", "check_study"]
 

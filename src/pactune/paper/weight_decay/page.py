@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pactune import __version__
 from pactune.errors import DataError
-from pactune.paper.pages.methods import gains_table, methods_table, ordered
-from pactune.paper.pages.weight_decay import MAKERS, study_section
-from pactune.paper.records import StudyRecord, read_studies
+from pactune.paper.weight_decay.method_tables import gains_table, methods_table, ordered
+from pactune.paper.weight_decay.records import StudyRecord, read_studies
+from pactune.paper.weight_decay.sections import MAKERS, study_section
 from pactune.report.page import Section, write_page
 from pactune.report.runs import run_sections
 

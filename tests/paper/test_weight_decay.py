@@ -8,7 +8,7 @@ import torch
 import pactune as pt
 from pactune.errors import SettingError
 from pactune.paper.data import load_images
-from pactune.paper.weight_decay import PAPER, StudySetting, builder, evaluation_set, paper_zeta
+from pactune.paper.weight_decay.setting import PAPER, StudySetting, builder, evaluation_set, paper_zeta
 
 SMALL = StudySetting(data="digits", inner_steps=3, lr=1e-2)
 

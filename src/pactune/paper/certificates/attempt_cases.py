@@ -17,7 +17,7 @@ from pactune.bounds.coupled_langevin import CoupledChains
 from pactune.dynamics import SGD
 from pactune.hypergradient import Windowed
 from pactune.objectives import ValidationRisk
-from pactune.paper.attempts import Attempt, Sample, fit, linear, make_problem, nothing, rows
+from pactune.paper.certificates.attempts import Attempt, Sample, fit, linear, make_problem, nothing, rows
 from pactune.problem import Problem
 from pactune.problem.hyper import WeightDecay
 from pactune.problem.provenance import DataMark

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from pactune import bounds
 from pactune.cli import app
 from pactune.errors import CertificateError, DataError
-from pactune.paper.certificate import DIGITS, Grid, best, run_grid, start_at_zero, train_on
-from pactune.paper.certificate_data import FILES, read_mnist, split_digits, split_mnist
+from pactune.paper.certificates.grid import DIGITS, Grid, best, run_grid, start_at_zero, train_on
+from pactune.paper.certificates.splits import FILES, read_mnist, split_digits, split_mnist
 
 SMALL = Grid("small", (0.2, 0.5), (1.0,), (5, 10), models=2)
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pactune.paper.cells import Cell, Execution, run_cells
 from pactune.paper.data import DataName, Images
-from pactune.paper.records import CELLS
-from pactune.paper.weight_decay import Start, StudySetting, builder, evaluation_set, paper_zeta
+from pactune.paper.weight_decay.cells import Cell, Execution, run_cells
+from pactune.paper.weight_decay.records import CELLS
+from pactune.paper.weight_decay.setting import Start, StudySetting, builder, evaluation_set, paper_zeta
 from pactune.tracking.files import folder_inside
 from pactune.tracking.run_folder import RunFolder
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pactune.paper.freedman_data import TRUE_FEATURES, FreedmanData, freedman_data, held_out_error
-from pactune.paper.freedman_dynamics import chain_curves, expected_test_error
+from pactune.paper.freedman.data import TRUE_FEATURES, FreedmanData, freedman_data, held_out_error
+from pactune.paper.freedman.dynamics import chain_curves, expected_test_error
 from pactune.paper.intervals import mean_interval, mean_intervals, share_interval
 from pactune.selection import ForwardSelector
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pactune.columns import Row
-from pactune.paper.certificate import (
+from pactune.paper.certificates.grid import (
     DIGITS,
     FROM_TRAINED,
     MNIST,
@@ -21,8 +21,7 @@ from pactune.paper.certificate import (
     start_at_zero,
     train_on,
 )
-from pactune.paper.certificate_data import Split, split_digits, split_mnist
-from pactune.paper.hyper_drift import (
+from pactune.paper.certificates.hyper_drift import (
     DIGITS_DRIFT,
     MNIST_DRIFT,
     MNIST_LARGE_DRIFT,
@@ -30,6 +29,7 @@ from pactune.paper.hyper_drift import (
     quick_study,
     run_drift,
 )
+from pactune.paper.certificates.splits import Split, split_digits, split_mnist
 from pactune.rounds.inputs import Initial
 from pactune.streams import Streams, forked_rng
 

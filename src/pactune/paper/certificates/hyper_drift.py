@@ -19,8 +19,8 @@ from pactune.dynamics import Langevin
 from pactune.errors import CertificateError
 from pactune.hypergradient import Truncated, Windowed
 from pactune.objectives import HyperDrift, Objective, PACBayes, ValidationRisk
-from pactune.paper.certificate import start_at_zero
-from pactune.paper.certificate_data import Split
+from pactune.paper.certificates.grid import start_at_zero
+from pactune.paper.certificates.splits import Split
 from pactune.problem import Problem
 from pactune.problem.data import as_source
 from pactune.problem.hyper import WeightDecay

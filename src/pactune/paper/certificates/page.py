@@ -7,7 +7,7 @@ from pathlib import Path
 from pactune import __version__
 from pactune.bounds.rounding import round_up
 from pactune.columns import Row
-from pactune.paper.certificate_studies import summarise
+from pactune.paper.certificates.studies import summarise
 from pactune.report.page import Figure, Line, Section, Table, write_page
 
 __all__ = ["HEADER", "table_rows", "write_certificate_page"]

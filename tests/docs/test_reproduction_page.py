@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pactune.paper import studies
-from pactune.paper.cells import Execution
 from pactune.paper.data import load_images
-from pactune.paper.records import read_studies
-from pactune.paper.weight_decay import StudySetting
+from pactune.paper.weight_decay import studies
+from pactune.paper.weight_decay.cells import Execution
+from pactune.paper.weight_decay.records import read_studies
+from pactune.paper.weight_decay.setting import StudySetting
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pactune.paper.intervals import Interval
-from pactune.paper.pages.study_facts import MODELS, has_papers_settings, pair_name
-from pactune.paper.records import StudyRecord
-from pactune.paper.rules import METHODS, Comparison, Summary, compare, summarise
-from pactune.paper.weight_decay import PAPER
+from pactune.paper.weight_decay.facts import MODELS, has_papers_settings, pair_name
+from pactune.paper.weight_decay.records import StudyRecord
+from pactune.paper.weight_decay.rules import METHODS, Comparison, Summary, compare, summarise
+from pactune.paper.weight_decay.setting import PAPER
 from pactune.report.page import Table
 
 __all__ = ["gain_table", "gains_table", "interval_text", "markdown", "method_table", "methods_table", "ordered"]

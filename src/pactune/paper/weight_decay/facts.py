@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pactune.paper.records import StudyRecord
-from pactune.paper.studies import Scale
-from pactune.paper.weight_decay import PAPER, StudySetting
+from pactune.paper.weight_decay.records import StudyRecord
+from pactune.paper.weight_decay.setting import PAPER, StudySetting
+from pactune.paper.weight_decay.studies import Scale
 from pactune.report.page import Table
 
 __all__ = ["MODELS", "fact_table", "has_papers_settings", "pair_name"]

@@ -7,7 +7,7 @@ to save time; the full reproduction goes to twenty and finds the same.
 
 import pytest
 
-from pactune.paper.freedman_data import freedman_data, held_out_error
+from pactune.paper.freedman.data import freedman_data, held_out_error
 from pactune.selection import ForwardSelector
 
 SEEDS = range(20)

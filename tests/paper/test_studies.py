@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from pactune.errors import DataError
-from pactune.paper import studies
-from pactune.paper.cells import Execution, is_finished, parse_name
 from pactune.paper.data import load_images
-from pactune.paper.records import export_study, read_studies
-from pactune.paper.rules import compare, least_norm_row, oracle_row, summarise
-from pactune.paper.studies import Scale, run_study
-from pactune.paper.weight_decay import StudySetting
+from pactune.paper.weight_decay import studies
+from pactune.paper.weight_decay.cells import Execution, is_finished, parse_name
+from pactune.paper.weight_decay.records import export_study, read_studies
+from pactune.paper.weight_decay.rules import compare, least_norm_row, oracle_row, summarise
+from pactune.paper.weight_decay.setting import StudySetting
+from pactune.paper.weight_decay.studies import Scale, run_study
 from pactune.tracking import read_journal
 from pactune.tuning.grid import cell_name
 

@@ -11,10 +11,10 @@ import pytest
 import typer
 
 from pactune.cli import main
-from pactune.paper.commands.study_options import numbers
+from pactune.paper.commands.options import numbers
 from pactune.paper.commands.weight_decay import COMMANDS
-from pactune.paper.records import read_studies
-from pactune.paper.rules import summarise
+from pactune.paper.weight_decay.records import read_studies
+from pactune.paper.weight_decay.rules import summarise
 
 FIGURES = {
     "weight-decay": ("test-accuracy", "validation-accuracy", "test-loss", "validation-loss", "regularizer-y"),

@@ -11,9 +11,9 @@ import numpy as np
 from scipy import stats
 
 from pactune.paper.intervals import Interval, bootstrap_interval, mean_interval, mean_intervals
-from pactune.paper.pages.methods import gain_table, interval_text, method_table
-from pactune.paper.pages.study_facts import fact_table, has_papers_settings, pair_name
-from pactune.paper.records import RunRecord, StudyRecord
+from pactune.paper.weight_decay.facts import fact_table, has_papers_settings, pair_name
+from pactune.paper.weight_decay.method_tables import gain_table, interval_text, method_table
+from pactune.paper.weight_decay.records import RunRecord, StudyRecord
 from pactune.report.page import Figure, Line, Section, Table
 
 __all__ = ["MAKERS", "study_section"]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from pactune.paper.freedman_data import freedman_data, held_out_error
+from pactune.paper.freedman.data import freedman_data, held_out_error
 from pactune.paper.intervals import mean_interval, share_interval
 from pactune.tracking.run_folder import RunFolder
 

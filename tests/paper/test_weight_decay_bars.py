@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pactune.paper.records import read_studies
-from pactune.paper.rules import compare, summarise
+from pactune.paper.weight_decay.records import read_studies
+from pactune.paper.weight_decay.rules import compare, summarise
 
 RESULTS = Path(__file__).parents[2] / "results" / "weight-decay"
 

@@ -17,7 +17,7 @@ from pactune.bounds.certificate import issue
 from pactune.bounds.coupled_langevin import CoupledChains, Paths, run_coupled
 from pactune.columns import Row
 from pactune.errors import CertificateError, DataError
-from pactune.paper.certificate_data import Split
+from pactune.paper.certificates.splits import Split
 from pactune.problem import Problem
 from pactune.problem.data import Source, as_source
 from pactune.problem.hyper import WeightDecay
