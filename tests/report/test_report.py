@@ -10,6 +10,7 @@ import pytest
 
 import pactune as pt
 from pactune.cli import main
+from pactune.drawing import Line, Panel
 from pactune.errors import DataError
 from pactune.paper.data import load_images
 from pactune.paper.weight_decay import studies
@@ -20,7 +21,7 @@ from pactune.paper.weight_decay.records import read_studies
 from pactune.paper.weight_decay.sections import study_section
 from pactune.paper.weight_decay.setting import PAPER, StudySetting
 from pactune.paper.weight_decay.studies import Scale, run_study
-from pactune.report.page import Figure, Line, Section, write_page
+from pactune.report.page import Section, write_page
 from pactune.tracking import RunFolder
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
@@ -168,7 +169,7 @@ def test_page_in_a_browser(home, tmp_path):
 
 def test_the_browser_sees_errors_and_empty_figures(tmp_path):
     full, empty = Line("full", [1.0, 2.0], [1.0, 2.0]), Line("empty", [], [])
-    figures = [Figure("a", "x", "y", [full]), Figure("b", "x", "y", [empty])]
+    figures = [Panel("a", "x", "y", [full]), Panel("b", "x", "y", [empty])]
     page = write_page(tmp_path / "page.html", "title", [Section("section", figures=figures)])
     page.write_text(page.read_text().replace("</body>", "<script>missing();</script></body>"))
     seen = browser.open_page(page, tmp_path / "profile")

@@ -95,7 +95,9 @@ def _parse_fraction(value: float) -> float:
 
 
 def _write(folder: Path, chosen: ForwardSelector, plain: ForwardSelector) -> None:
-    from pactune.report.selection_path import draw_path, path_curves
+    from pactune.drawing import draw_panels
+    from pactune.report.figure_files import save_figure
+    from pactune.report.selection_path import path_panels
     from pactune.tracking.spreadsheets import write_csv
 
     try:
@@ -106,7 +108,8 @@ def _write(folder: Path, chosen: ForwardSelector, plain: ForwardSelector) -> Non
         ) from error
     table = chosen.path_.assign(selected=chosen.path_["step"].between(1, chosen.n_features_))
     write_csv(table, folder / "path.csv")
-    draw_path(path_curves(chosen.criterion, chosen.path_, plain.path_, chosen.n_features_), folder / "path.png")
+    panels = path_panels(chosen.criterion, chosen.path_, plain.path_, chosen.n_features_)
+    save_figure(draw_panels(panels), folder / "path.png")
 
 
 def _as_json(chosen: ForwardSelector, plain: ForwardSelector) -> dict[str, Any]:

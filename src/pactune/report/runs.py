@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pactune.columns import Row
-from pactune.report.page import Figure, Line, Section, Table
+from pactune.drawing import Panel, history_line
+from pactune.report.page import Section, Table
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 
 __all__ = ["run_sections"]
@@ -60,15 +61,13 @@ def _history(lines: Sequence[Row], kind: str) -> list[Row]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _figure(title: str, columns: Sequence[str], tuned: list[Row], plain: list[Row]) -> Figure:
+def _figure(title: str, columns: Sequence[str], tuned: list[Row], plain: list[Row]) -> Panel:
     lines = []
     for color, column in enumerate(columns):
         part = column.partition("_")[0] if len(columns) > 1 else column
         for label, rows, dash in ((f"{part}, tuned", tuned, "solid"), (f"{part}, plain", plain, "dot")):
-            points = [(row["outer_step"], row[column]) for row in rows if column in row]
-            if points:
-                lines.append(Line(label, [x for x, _ in points], [y for _, y in points], dash, color))
-    return Figure(title, "outer step", title, lines)
+            lines.append(history_line(label, rows, column, color, dash))
+    return Panel(title, "outer step", title, [line for line in lines if line.x])
 
 
 def _facts(lines: Sequence[Row], rows: Sequence[Row]) -> Table:

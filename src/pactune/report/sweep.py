@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pactune import __version__
-from pactune.report.page import Figure, Line, Section, Table, write_page
+from pactune.drawing import Line, Panel
+from pactune.report.page import Section, Table, write_page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,7 +153,7 @@ def _mean_text(found: tuple[float, float, int]) -> str:
     return f"{mean:.4g} ± {error:.2g} (n = {count})" if count > 1 else f"{mean:.4g}"
 
 
-def _figure(found: SweepTables, column: str) -> Figure:
+def _figure(found: SweepTables, column: str) -> Panel:
     others = [key for key in found.keys if key != SEED]
     lines = []
     for number, (values, group) in enumerate(_groups(found.history, others)[:MOST_LINES]):
@@ -161,7 +162,7 @@ def _figure(found: SweepTables, column: str) -> Figure:
         if not others and column in found.plain:
             lines.append(_curve(found.plain, column, "plain training", "dot", number + 4))
     title = COLUMNS.get(column, column)
-    return Figure(title, "outer step", title, lines)
+    return Panel(title, "outer step", title, lines)
 
 
 def _curve(group: pd.DataFrame, column: str, label: str, dash: str, color: int) -> Line:

@@ -7,8 +7,9 @@ from pathlib import Path
 from pactune import __version__
 from pactune.bounds.rounding import round_up
 from pactune.columns import Row
+from pactune.drawing import Line, Panel
 from pactune.paper.certificates.studies import summarise
-from pactune.report.page import Figure, Line, Section, Table, write_page
+from pactune.report.page import Section, Table, write_page
 
 __all__ = ["HEADER", "table_rows", "write_certificate_page"]
 
@@ -64,7 +65,7 @@ def _cells(line: Row) -> list[str]:
     return [line["study"], setting, *numbers, round_up(line["log_ratio_per_row"]), below]
 
 
-def _figure(name: str, rows: list[Row], posterior: str) -> Figure:
+def _figure(name: str, rows: list[Row], posterior: str) -> Panel:
     """Draw certificate and test error against the length of the chain, a pair of lines per β at the best η."""
     chosen = [row for row in rows if row["posterior"] == posterior]
     rates = sorted({row["lr"] for row in chosen})
@@ -77,4 +78,4 @@ def _figure(name: str, rows: list[Row], posterior: str) -> Figure:
         lines.append(Line(f"certificate, β {beta:g}, η {lr:g}", x, [r["certificate"] for r in shown], "solid", color))
         lines.append(Line(f"test error, β {beta:g}", x, [r["test_error"] for r in shown], "dot", color))
     on = "S_T ∪ S_V" if posterior == "union" else "S_T"
-    return Figure(f"{name}: posterior on {on}", "steps T", "error rate", lines)
+    return Panel(f"{name}: posterior on {on}", "steps T", "error rate", lines)

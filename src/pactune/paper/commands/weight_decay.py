@@ -86,7 +86,7 @@ def _run(command: _Command, options: Options) -> None:
     from pactune.paper.weight_decay.records import read_studies
     from pactune.paper.weight_decay.sections import study_section
     from pactune.paper.weight_decay.studies import run_study
-    from pactune.report.drawing import save_figures
+    from pactune.report.figure_files import save_panels
 
     execution, load = _execution(command, options), _loader(options)
     studies: dict[str, Study] = {}
@@ -105,7 +105,7 @@ def _run(command: _Command, options: Options) -> None:
     for record in read_studies(options.output):
         if record.name in studies:
             sections.append(study_section(record))
-            save_figures(sections[-1].figures, options.output / record.name)
+            save_panels(sections[-1].figures, options.output / record.name)
     page = write_report(options.output)
     typer.echo(f"{command.name}: written to {options.output}, report: {page}", err=True)
     _print(sections, options.printed)

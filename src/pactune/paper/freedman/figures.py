@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pactune.report.drawing import save_figure
+from pactune.drawing import BLUE, GREEN, GREY, ORANGE, RED, Line, Panel, draw_panels
+from pactune.report.figure_files import save_figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Band", "FigureData", "draw_figures", "figure_data"]
 
@@ -72,27 +76,16 @@ def figure_data(results: dict[str, Any]) -> FigureData:
 
 
 def draw_figures(data: FigureData, folder: Path) -> list[Path]:
-    """Draw every figure as PNG and PDF.
-
-    Args:
-        data: what to draw.
-        folder: where to.
-
-    Returns:
-        The files written.
-    """
-    figures = {
-        "objective-chains": _objective_figure(data, data.one, data.one_note),
-        "objective-seeds": _objective_figure(data, data.many, data.many_note),
-        "validation-r2": _r2_figure(data),
-        "ablation": _ablation_figure(data),
-    }
-    files = []
-    for name, figure in figures.items():
-        for suffix in (".png", ".pdf"):
-            files.append(folder / f"{name}{suffix}")
-            save_figure(figure, files[-1])
-    return files
+    """Draw every figure as PNG and PDF into a folder; return the files."""
+    return save_figures(
+        {
+            "objective-chains": _objective_figure(data, data.one, data.one_note),
+            "objective-seeds": _objective_figure(data, data.many, data.many_note),
+            "validation-r2": _r2_figure(data),
+            "ablation": _ablation_figure(data),
+        },
+        folder,
+    )
 
 
 def _band(intervals: Sequence[dict[str, float]]) -> Band:
@@ -103,73 +96,61 @@ def _flat(values: list[float]) -> Band:
     return Band(values, values, values)
 
 
-def _figure(columns: int, title: str) -> tuple[Any, list[Any]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.6 * columns, 3.7), layout="constrained")
-    figure.suptitle(title, fontsize=11)
-    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
-
-
 def _problem(data: FigureData) -> str:
     return "no true predictor" if data.null else "two true predictors"
 
 
-def _objective_figure(data: FigureData, curves: dict[str, dict[str, Band]], note: str) -> Any:
+def _objective_figure(data: FigureData, curves: dict[str, dict[str, Band]], note: str) -> Figure:
     """Draw test error (left axis) against objective (right axis) for each criterion."""
-    figure, panels = _figure(len(_TITLES), f"Freedman's paradox, {_problem(data)} ({note})")
-    for axes, (name, title) in zip(panels, _TITLES.items(), strict=True):
-        other = axes.twinx()
-        lines = [
-            _draw_band(axes, curves[name]["test_mse"], "C0", "-", "test MSE"),
-            _draw_band(other, curves[name]["objective"], "C3", "--", "objective"),
-        ]
-        axes.set_title(title, fontsize=10)
-        axes.set_ylabel("test MSE", color="C0")
-        other.set_ylabel("objective", color="C3")
-        _mark_true(data, axes)
-        axes.legend(handles=lines, frameon=False, loc="upper center")
-    return figure
+    panels = [
+        Panel(
+            title,
+            "number of features",
+            "test MSE",
+            [_line("test MSE", curves[name]["test_mse"], BLUE)],
+            right=[_line("objective", curves[name]["objective"], RED, "dash")],
+            right_title="objective",
+            verticals=_true_size(data),
+        )
+        for name, title in _TITLES.items()
+    ]
+    return draw_panels(panels, f"Freedman's paradox, {_problem(data)} ({note})")
 
 
-def _r2_figure(data: FigureData) -> Any:
+def _r2_figure(data: FigureData) -> Figure:
     """Draw the validation R² of the paths that Eq. 1 and Eq. 5 take."""
-    figure, panels = _figure(2, f"Validation R², {_problem(data)}")
-    notes = (f"{data.one_note}\nEq. 5 with the dynamics' noise in θ_T", f"{data.many_note}\nleast-squares fits")
-    for axes, curves, note in zip(panels, (data.one, data.many), notes, strict=True):
-        _draw_band(axes, curves["pac-bayes"]["validation_r2"], "C0", "-", "Eq. 5: PAC-Bayes")
-        _draw_band(axes, curves["validation"]["validation_r2"], "C3", "--", "Eq. 1: validation risk")
-        axes.set_ylabel("validation R²")
-        axes.set_title(note, fontsize=8)
-        _mark_true(data, axes)
-        axes.legend(frameon=False)
-    return figure
+    one = f"{data.one_note}\nEq. 5 with the dynamics' noise in θ_T"
+    many = f"{data.many_note}\nleast-squares fits"
+    panels = [_r2_panel(data, data.one, one), _r2_panel(data, data.many, many)]
+    return draw_panels(panels, f"Validation R², {_problem(data)}")
 
 
-def _ablation_figure(data: FigureData) -> Any:
+def _r2_panel(data: FigureData, curves: dict[str, dict[str, Band]], note: str) -> Panel:
+    lines = [
+        _line("Eq. 5: PAC-Bayes", curves["pac-bayes"]["validation_r2"], BLUE),
+        _line("Eq. 1: validation risk", curves["validation"]["validation_r2"], RED, "dash"),
+    ]
+    return Panel(note, "number of features", "validation R²", lines, verticals=_true_size(data))
+
+
+def _ablation_figure(data: FigureData) -> Figure:
     """Draw the number of selected features over β for every ζ."""
-    figure, (axes,) = _figure(1, f"What noise and regularizer do, {_problem(data)}")
-    for place, (zeta, name) in enumerate(_ZETA_NAMES.items()):
+    lines = []
+    styles = ((BLUE, "solid"), (ORANGE, "dash"), (GREEN, "dashdot"))
+    for (color, dash), (zeta, name) in zip(styles, _ZETA_NAMES.items(), strict=True):
         points = [(x, value) for x, value in enumerate(data.ablation[zeta]) if value is not None]
-        xs, ys = zip(*points, strict=True)
-        axes.plot(xs, ys, color=f"C{place}", marker="os^"[place], label=name)
-    axes.axhline(0 if data.null else 2, color="0.6", linestyle=":", label="true features")
-    axes.set_xticks(range(len(data.betas)), ["∞" if beta == "inf" else beta for beta in data.betas])
-    axes.set_xlabel("β = τ/n")
-    axes.set_ylabel("features selected (mean)")
-    axes.legend(frameon=False)
-    return figure
+        lines.append(Line(name, [x for x, _ in points], [y for _, y in points], dash, color, mode="lines+markers"))
+    true = 0 if data.null else 2
+    lines.append(Line("true features", [0, len(data.betas) - 1], [true, true], "dot", GREY))
+    ticks = ["∞" if beta == "inf" else beta for beta in data.betas]
+    panel = Panel("", "β = τ/n", "features selected (mean)", lines, ticks=ticks)
+    return draw_panels([panel], f"What noise and regularizer do, {_problem(data)}")
 
 
-def _draw_band(axes: Any, band: Band, color: str, style: str, label: str) -> Any:
-    sizes = range(len(band.mean))
-    (line,) = axes.plot(sizes, band.mean, color=color, linestyle=style, label=label)
-    axes.fill_between(sizes, band.low, band.high, color=color, alpha=0.2, linewidth=0)
-    axes.set_xlabel("number of features")
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    return line
+def _line(label: str, band: Band, color: int, dash: str = "solid") -> Line:
+    return Line(label, range(len(band.mean)), band.mean, dash, color, (band.low, band.high))
 
 
-def _mark_true(data: FigureData, axes: Any) -> None:
-    if not data.null:
-        axes.axvline(2, color="0.6", linestyle=":", linewidth=1)
+def _true_size(data: FigureData) -> list[tuple[float, str]]:
+    """Return the vertical line at the number of true predictors, if there are any."""
+    return [] if data.null else [(2, "")]

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from pactune.drawing import Line, Panel
 from pactune.paper.intervals import Interval, bootstrap_interval, mean_interval, mean_intervals
 from pactune.paper.weight_decay.facts import fact_table, has_papers_settings, pair_name
 from pactune.paper.weight_decay.method_tables import gain_table, interval_text, method_table
 from pactune.paper.weight_decay.records import RunRecord, StudyRecord
-from pactune.report.page import Figure, Line, Section, Table
+from pactune.report.page import Section, Table
 
 __all__ = ["MAKERS", "study_section"]
 
@@ -45,7 +46,7 @@ def study_section(study: StudyRecord) -> Section:
     return Section(f"{heading}: {pair_name(study)}", [*words, *notes], tables, named, [fact_table(study)])
 
 
-Parts = tuple[str, list[str], list[Table], list[Figure]]
+Parts = tuple[str, list[str], list[Table], list[Panel]]
 
 
 def _curves(study: StudyRecord) -> Parts:
@@ -55,7 +56,7 @@ def _curves(study: StudyRecord) -> Parts:
     ]
     columns = {**COLUMNS, "regularizer": "regularizer √Y"}
     figures = [_family(study, column, title) for column, title in columns.items()]
-    figures = [figure._replace(log=not figure.title.endswith("accuracy")) for figure in figures]
+    figures = [figure._replace(log_y=not figure.title.endswith("accuracy")) for figure in figures]
     return "Curves (Figures 4.2 and C.5–C.13)", words, [method_table(study, every=False)], figures
 
 
@@ -71,11 +72,11 @@ def _correlation(study: StudyRecord) -> Parts:
     lines = []
     for color, zeta in enumerate(zetas):
         own = [(x, y) for run, y, x in points if run.cell["zeta"] == zeta]
-        lines.append(Line(f"ζ = {zeta:g}", [x for x, _ in own], [y for _, y in own], color=color, points=True))
+        lines.append(Line(f"ζ = {zeta:g}", [x for x, _ in own], [y for _, y in own], color=color, mode="markers"))
     errors = [y for _, y, _ in points]
     wide = bool(errors) and 0 < DECADES * min(errors) < max(errors)
-    figure = Figure("generalisation error", "√ΣY over all steps", "test loss − validation loss", lines, log_x=True)
-    figure = figure._replace(log=wide)
+    figure = Panel("generalisation error", "√ΣY over all steps", "test loss − validation loss", lines, log_x=True)
+    figure = figure._replace(log_y=wide)
     words = [
         "Generalisation error, the mean of test loss minus validation loss over the last "
         f"{LAST} outer steps, against the regularizer over all steps of the run."
@@ -90,7 +91,7 @@ def _correlation(study: StudyRecord) -> Parts:
 
 def _scan(study: StudyRecord) -> Parts:
     words = [f"Test loss and accuracy after the last outer step against ζ; dotted: ζ = 0. {_shaded(study)}"]
-    figures = [_scanned(study, "test_risk")._replace(log=True), _scanned(study, "test_accuracy")]
+    figures = [_scanned(study, "test_risk")._replace(log_y=True), _scanned(study, "test_accuracy")]
     rows = [
         [f"{zeta:g}", *(_percent_or_loss(study.where(zeta=zeta), column) for column in ("test_risk", "test_accuracy"))]
         for zeta in sorted({run.cell["zeta"] for run in study.records if run.rows})
@@ -114,7 +115,7 @@ def _truncation(study: StudyRecord) -> Parts:
     tables = [Table(("gradient", "√Y in the last outer step", "√ΣY over all steps"), rows)]
     titles = ("regularizer √Y per outer step", "running value √ΣY")
     figures = [
-        Figure(t, "outer step", t, [*filter(_drawn, lines)]) for t, lines in zip(titles, (each, running), strict=True)
+        Panel(t, "outer step", t, [*filter(_drawn, lines)]) for t, lines in zip(titles, (each, running), strict=True)
     ]
     return "Truncation (Figure B.1)", words, tables, figures
 
@@ -132,7 +133,7 @@ def _restart(study: StudyRecord) -> Parts:
                 dash = "solid" if zeta else "dash"
                 runs = study.where(start=start, zeta=zeta)
                 lines.append(_mean_line(f"{label}, ζ = {zeta:g}", runs, lambda r: r.column(column), color, dash))  # noqa: B023
-        figures.append(Figure(COLUMNS[column], "outer step", COLUMNS[column], [*filter(_drawn, lines)]))
+        figures.append(Panel(COLUMNS[column], "outer step", COLUMNS[column], [*filter(_drawn, lines)]))
     rows = [
         [label, f"{zeta:g}", *(_percent_or_loss(study.where(start=start, zeta=zeta), c) for c in STARTED)]
         for start, label in STARTS.items()
@@ -152,7 +153,7 @@ MAKERS: dict[str, Callable[[StudyRecord], Parts]] = {
 }
 
 
-def _family(study: StudyRecord, column: str, title: str) -> Figure:
+def _family(study: StudyRecord, column: str, title: str) -> Panel:
     """Return the curves of a column: ζ = 0, every other ζ, and plain training."""
     keys = list(dict.fromkeys((run.cell["zeta"], run.setting["online"]) for run in study.records))
     lines = []
@@ -162,7 +163,7 @@ def _family(study: StudyRecord, column: str, title: str) -> Figure:
         lines.append(_mean_line(label, runs, lambda run: run.column(column), color, "solid" if zeta else "dash"))
     plain = [run for run in study.records if run.plain and column in run.plain[0]]
     lines.append(_mean_line("plain training", plain, lambda run: [row[column] for row in run.plain], 4, "dot"))
-    return Figure(title, "outer step", title, [*filter(_drawn, lines)])
+    return Panel(title, "outer step", title, [*filter(_drawn, lines)])
 
 
 def _mean_line(
@@ -189,7 +190,7 @@ def _possible(intervals: Sequence[Interval], rows: Sequence[Sequence[float]]) ->
     return [max(least, i["low"]) for i in intervals], [min(high, i["high"]) for i in intervals]
 
 
-def _scanned(study: StudyRecord, column: str) -> Figure:
+def _scanned(study: StudyRecord, column: str) -> Panel:
     by_zeta: dict[float, list[float]] = {}
     for run in study.records:
         if run.rows:
@@ -198,7 +199,7 @@ def _scanned(study: StudyRecord, column: str) -> Figure:
     lines = [_level("Eq. 5", zetas, [by_zeta[zeta] for zeta in zetas], "solid", 1)]
     if 0 in by_zeta and zetas:
         lines.append(_level("ζ = 0", [zetas[0], zetas[-1]], [by_zeta[0]] * 2, "dot", 0))
-    return Figure(f"{COLUMNS[column]} against ζ", "ζ", COLUMNS[column], lines if zetas else [], log_x=True)
+    return Panel(f"{COLUMNS[column]} against ζ", "ζ", COLUMNS[column], lines if zetas else [], log_x=True)
 
 
 def _level(label: str, zetas: Sequence[float], values: Sequence[Sequence[float]], dash: str, color: int) -> Line:
