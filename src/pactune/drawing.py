@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pactune.columns import Row
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -149,7 +150,7 @@ def _set_scales(axes: Axes, panel: Panel) -> None:
         axes.locator_params(axis="x", integer=True)
 
 
-def _draw_right(axes: Axes, panel: Panel) -> list[object]:
+def _draw_right(axes: Axes, panel: Panel) -> list[Artist]:
     """Draw the lines of the right axis, color both axes' titles like their lines, and return the lines' handles."""
     other = axes.twinx()
     for line in panel.right:
@@ -161,9 +162,10 @@ def _draw_right(axes: Axes, panel: Panel) -> list[object]:
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
-    marker = {} if line.mode == "lines" else {"marker": "o", "markersize": 5 if line.mode == "markers" else 3.5}
     style = "" if line.mode == "markers" else STYLES[line.dash]
-    axes.plot(line.x, line.y, linestyle=style, linewidth=1.5, color=_color(line), label=line.label, **marker)
+    (drawn,) = axes.plot(line.x, line.y, linestyle=style, linewidth=1.5, color=_color(line), label=line.label)
+    if line.mode != "lines":
+        drawn.set(marker="o", markersize=5 if line.mode == "markers" else 3.5)
     if line.band is not None:
         axes.fill_between(line.x, *line.band, color=_color(line), alpha=0.18, linewidth=0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pactune.errors import SettingError
-from pactune.report.printing import OutputFormat, Printed
+from pactune.report.printing import FormatOption, OutputFormat, print_result
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pactune.report.page import Table
     from pactune.selection import ForwardSelector
 
 __all__ = ["select"]
@@ -51,7 +51,7 @@ def select(
     validation_fraction: Annotated[float, typer.Option("--validation-fraction", help="Share of the rows.")] = 0.5,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the split into training and validation rows.")] = 0,
     output: Annotated[Path, typer.Option("--output", help="Folder for path.csv and path.png.")] = Path("runs/select"),
-    printed: Printed = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Choose the features of a table that predict a column, and stop where the risk on new rows stops falling."""
     settings: dict[str, Any] = {
@@ -69,10 +69,7 @@ def select(
     chosen = ForwardSelector(criterion=str(criterion), **settings).fit(features, values)
     plain = ForwardSelector(criterion="validation", **settings).fit(features, values)
     _write(output, chosen, plain)
-    if printed is OutputFormat.JSON:
-        typer.echo(json.dumps(_as_json(chosen, plain), indent=1))
-    else:
-        _print_table(chosen, plain)
+    print_result(output_format, _as_json(chosen, plain), [("", _table(chosen))], [_note(chosen, plain)])
     typer.echo(f"select: written to {output}", err=True)
 
 
@@ -124,18 +121,15 @@ def _as_json(chosen: ForwardSelector, plain: ForwardSelector) -> dict[str, Any]:
     }
 
 
-def _print_table(chosen: ForwardSelector, plain: ForwardSelector) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _table(chosen: ForwardSelector) -> Table:
+    from pactune.report.page import Table
 
-    table = Table("step", "feature", "objective", "risk", "regularizer", "validation R²", "")
+    rows = []
     for row in _shown(chosen).to_dict("records"):
         values = (f"{row[name]:.4f}" for name in ("objective", "risk", "regularizer", "validation_r2"))
         mark = "selected" if 1 <= row["step"] <= chosen.n_features_ else ""
-        table.add_row(str(row["step"]), str(row["feature"] or "(none)"), *values, mark)
-    console = Console(file=sys.stdout)
-    console.print(table)
-    console.print(_note(chosen, plain), highlight=False, soft_wrap=True)
+        rows.append([str(row["step"]), str(row["feature"] or "(none)"), *values, mark])
+    return Table(("step", "feature", "objective", "risk", "regularizer", "validation R²", ""), rows)
 
 
 def _shown(chosen: ForwardSelector) -> pd.DataFrame:

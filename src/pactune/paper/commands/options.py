@@ -1,4 +1,4 @@
-"""The options of the commands over the paper's weight-decay studies."""
+"""Options of `pactune reproduce`: those that commands share, and those of the weight-decay studies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["Data", "Model", "Options", "numbers"]
+from pactune.report.printing import FormatOption, OutputFormat
+
+__all__ = ["Data", "Model", "Options", "Output", "Quick", "numbers"]
+
+Output = Annotated[Path | None, typer.Option("--output", help="Run folder; runs/ITEM by default.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it works.")]
 
 Engine = Literal["auto", "eager", "traced", "compiled", "captured", "fused"]
 
@@ -32,7 +37,7 @@ class Data(StrEnum):
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the commands; each takes those that mean something to it."""
+    """All options of the weight-decay commands; each command leaves out those that do not apply to it."""
 
     model: Annotated[list[Model], typer.Option(help="Classifier; may be repeated.")]
     data: Annotated[list[Data], typer.Option(help="Data set; may be repeated. digits need no files.")]
@@ -50,11 +55,11 @@ class Options:
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu"
     engine: Annotated[Engine, typer.Option(help="How the inner loops are run.")] = "auto"
     quick: Annotated[bool, typer.Option("--quick", help="A small version; on digits where there are no files.")] = False
-    printed: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print the results.")] = "table"
+    output_format: FormatOption = OutputFormat.TABLE
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Read numbers and ranges.
+    """Return the whole numbers that a text such as "0-2,7" names.
 
     >>> numbers("0-2,7")
     (0, 1, 2, 7)
