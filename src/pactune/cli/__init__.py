@@ -56,7 +56,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a deliberate error, or one of the file system, is one line on stderr without `--debug`."""
+    """Run the command line; without `--debug`, errors of pactune and of the file system are one line on stderr."""
     try:
         app()
     except (PactuneError, OSError) as error:

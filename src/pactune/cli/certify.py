@@ -1,4 +1,4 @@
-"""`pactune certify`: a bound on the risk from counts or from a data file, or a refusal that names what is missing."""
+"""`pactune certify`: a bound on the risk from counts or from a data file, or a refusal that names its reason."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["app"]
 
 
 class Posterior(StrEnum):
-    """What the posterior chain trains on."""
+    """The sample on which the posterior chain trains."""
 
     UNION = "union"
     TRAIN = "train"
 
 
 class Loss(StrEnum):
-    """What the certificate is about."""
+    """The loss that a certificate bounds."""
 
     ZERO_ONE = "zero-one"
     CROSS_ENTROPY = "cross-entropy"
@@ -189,7 +189,7 @@ def _problem(split: Split, hidden: int, per: Any = "global") -> tuple[Problem, n
 
 
 def _start(problem: Problem, hidden: int) -> Any:
-    """Return the start at zero of a linear classifier; a network draws its own."""
+    """Return the start at zero for a linear classifier; None, for a network, draws the default initialisation."""
     from pactune.paper.certificates.grid import start_at_zero
 
     return None if hidden else start_at_zero(problem.model)

@@ -1,4 +1,4 @@
-"""`pactune demo`: the effect in a minute, on data that needs no download."""
+"""`pactune demo`: the effect of the regularizer in a minute, on data that needs no download."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = ["select"]
 
 
 class CriterionName(StrEnum):
-    """What selection minimises."""
+    """The criterion that selection minimises."""
 
     PAC_BAYES = "pac-bayes"
     VALIDATION = "validation"
@@ -31,7 +31,7 @@ class CriterionName(StrEnum):
 
 
 class Task(StrEnum):
-    """What the target is."""
+    """The kind of target."""
 
     AUTO = "auto"
     REGRESSION = "regression"
@@ -133,7 +133,7 @@ def _table(chosen: ForwardSelector) -> Table:
 
 
 def _shown(chosen: ForwardSelector) -> pd.DataFrame:
-    """Rows worth showing: up to the chosen size and three steps behind it, where the criterion rises again."""
+    """Return the rows up to the chosen size and the next three, where the criterion rises again."""
     path: pd.DataFrame = chosen.path_
     return path.head(chosen.n_features_ + 4)
 
@@ -148,20 +148,20 @@ def _r2(selector: ForwardSelector) -> float | None:
 
 
 def _note(chosen: ForwardSelector, plain: ForwardSelector) -> str:
-    """Say what was chosen, and where the validation score alone would have gone."""
+    """Return sentences about the chosen features, and about the choice by the validation score alone."""
     size, names = chosen.n_features_, ", ".join(_names(chosen))
-    what = f"{chosen.criterion} chose {size} feature{'' if size == 1 else 's'}" + (f": {names}." if size else ".")
+    text = f"{chosen.criterion} chose {size} feature{'' if size == 1 else 's'}" + (f": {names}." if size else ".")
     if size == chosen.path_["step"].iloc[-1] and size < chosen.n_features_in_:
-        what += f" It still fell at the last step: raise --max-features (now {chosen.max_features}) to look further."
+        text += f" It still fell at the last step: raise --max-features (now {chosen.max_features}) to look further."
     if chosen.criterion == "validation":
-        return f"{what} A score that was used to choose is not an estimate of the score on new rows."
+        return f"{text} A score that was used to choose is not an estimate of the score on new rows."
     extra = len(set(_names(plain)) - set(_names(chosen)))
     return (
-        f"{what} The validation score alone would have gone on to {plain.n_features_} features ({extra} others), to a "
-        f"validation R² of {_text(_r2(plain))} instead of {_text(_r2(chosen))}. The rows that give this score also "
-        "chose the features, so part or all of the difference is chance."
+        f"{text} The validation score alone would have gone on to {plain.n_features_} features ({extra} others), to a "
+        f"validation R² of {_r2_text(_r2(plain))} instead of {_r2_text(_r2(chosen))}. The rows that give this score "
+        "also chose the features, so part or all of the difference is chance."
     )
 
 
-def _text(value: float | None) -> str:
+def _r2_text(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"

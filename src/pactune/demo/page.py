@@ -35,7 +35,7 @@ HEADER = ("run", "step", "validation", "test", "regularizer √Y")
 
 
 def demo_lines(runs: DemoRuns) -> list[DemoLine]:
-    """Return what the demo compares; the test set is looked at here and nowhere else."""
+    """Return the rows of the demo's table; only they look at the test set."""
     zero, auto = runs.zero, runs.auto
     chosen = f"{auto.zeta:.2g}" if auto.kept_run == "tuned" else "plain training"
     best = max(zero.rows, key=lambda row: float(row["test_accuracy"]))
@@ -48,7 +48,7 @@ def demo_lines(runs: DemoRuns) -> list[DemoLine]:
 
 
 def write_demo_page(runs: DemoRuns, settings: DemoSettings, path: Path) -> Path:
-    """Write `report.html`."""
+    """Write the page to `path`."""
     rows = [line.cells() for line in demo_lines(runs)]
     words = [
         "A linear classifier with a weight decay of its own for each of its 650 parameters, trained on "

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: headings, words, tables and figures that people can zoom."""
+"""One self-contained HTML page: headings, words, tables, and figures that readers can zoom."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMERIC = re.compile(r"[-+−]?[\d.]+(e[-+]?\d+)?( %)?")
 SUMMARY = "settings, seeds, versions and time"
 NUMBER = ' class="number"'
 CONFIG = {"displaylogo": False, "responsive": True}
-WIDE = 6  # columns from which a table is set in smaller type
+WIDE = 6  # a table with more columns is set in smaller type
 
 
 class Table(NamedTuple):
@@ -38,7 +38,7 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading with paragraphs, then tables and figures, and tables of details that open on a click."""
+    """A heading with paragraphs, tables and figures, and tables of details that open on a click."""
 
     heading: str
     paragraphs: Sequence[str] = ()
@@ -107,7 +107,7 @@ def _figure(panel: Panel, name: str) -> str:
 
 
 def _band(line: Line, color: str) -> dict[str, Any]:
-    """Return the closed outline of an interval, there along its upper end and back along the lower one."""
+    """Return the outline of an interval: along its upper end, then back along its lower end."""
     assert line.band is not None
     low, high = line.band
     outline = {"x": [*line.x, *reversed(line.x)], "y": [*high, *reversed(low)], "fill": "toself", "fillcolor": color}

@@ -39,7 +39,7 @@ def print_result(
     """Print a result on stdout: as JSON, or as tables with sentences below them.
 
     Args:
-        output_format: what the user asked for.
+        output_format: the format that the user chose.
         document: the result as JSON can hold it.
         tables: the result as tables with their titles; a title may be empty.
         notes: sentences below the tables.

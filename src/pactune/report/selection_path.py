@@ -16,8 +16,8 @@ def path_panels(criterion: str, path: pd.DataFrame, plain: pd.DataFrame, chosen:
     """Return two panels: the criterion along its path, and the validation R² along both paths.
 
     Args:
-        criterion: its name.
-        path: `path_` of the selector that minimised it.
+        criterion: name of the criterion.
+        path: `path_` of the selector that minimised the criterion.
         plain: `path_` of a selector with criterion "validation".
         chosen: the number of features at which the criterion is smallest.
     """

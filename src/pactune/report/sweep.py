@@ -1,4 +1,4 @@
-"""The page of a sweep: every cell beside plain training, curves, and what failed."""
+"""The page of a sweep: every cell beside plain training, curves, and the cells that failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepTables", "mean_lines", "number_text", "shown_columns", "write_sweep_page"]
 
-SEED = "seed"  # the key that a mean is taken over
+SEED = "seed"  # the key over which means are taken
 COLUMNS = {
     "objective": "objective",
     "valid_risk": "validation risk",
@@ -31,17 +31,17 @@ SHORT = {
     "test_accuracy": "test acc.",
 }
 CURVES = ("test_accuracy", "valid_accuracy", "valid_risk", "regularizer")
-MOST_LINES = 12  # of a figure
+MOST_LINES = 12  # in a figure
 
 
 class SweepTables(NamedTuple):
     """A sweep as tables.
 
     Attributes:
-        keys: of the grid.
+        keys: the keys of the grid.
         cells: a row per cell.
         history: a row per cell and outer step.
-        plain: the same without tuning.
+        plain: a row per cell and outer step of plain training.
         notes: warnings by the name of their cell.
     """
 
@@ -80,7 +80,7 @@ def shown_columns(cells: pd.DataFrame) -> dict[str, str]:
 
 
 def number_text(value: Any) -> str:
-    """Return a value of the table as text; nothing for what is missing."""
+    """Return a value of the table as text; a missing value is empty."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -124,7 +124,7 @@ def _overview(found: SweepTables) -> Section:
 
 
 def _plain_ends(found: SweepTables) -> dict[str, dict[tuple[Any, ...], Any]]:
-    """Return by column and cell the last number of the plain run."""
+    """Return the last number of plain training, by column and by cell."""
     names = [name for name in ("valid_accuracy", "test_accuracy") if name in found.plain]
     names = names or [name for name in ("valid_risk", "test_risk") if name in found.plain]
     rows = found.plain.to_dict("records")

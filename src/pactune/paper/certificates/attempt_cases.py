@@ -1,4 +1,4 @@
-"""The attempts at a false certificate, by the mistake that they make, and a right use of each kind."""
+"""The attempts at a false certificate, grouped by the mistake that they make, with a correct use of most kinds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pactune.bounds.coupled_langevin import CoupledChains
 from pactune.dynamics import SGD
 from pactune.hypergradient import Windowed
 from pactune.objectives import ValidationRisk
-from pactune.paper.certificates.attempts import Attempt, Sample, fit, linear, make_problem, nothing, rows
+from pactune.paper.certificates.attempts import Attempt, Sample, draw_rows, fit, linear, make_problem, untouched
 from pactune.problem import Problem
 from pactune.problem.hyper import WeightDecay
 from pactune.problem.provenance import DataMark
@@ -25,12 +25,12 @@ from pactune.tuning.tuner import Tuner
 
 __all__ = ["ATTEMPTS"]
 
-STEPS = 20  # inner and outer steps of tuning, and steps of the chains
+STEPS = 20  # number of inner steps, of outer steps, and of steps of the chains
 CHAIN = CoupledChains(0.3, 1e4, STEPS)
-ZEROS = 0.95
+ZEROS = 0.95  # share of the label 0
 
 
-# One logit, and scores that are no numbers
+# A model with one logit, and scores that are not finite
 
 
 class _Always(nn.Module):
@@ -47,19 +47,19 @@ class _Always(nn.Module):
 
 def _always(value: float, shape: tuple[int, ...], loss: BoundedLoss | None = None) -> Callable[[int], Claim]:
     def claim(seed: int) -> Claim:
-        x, _ = rows(seed, "fresh", 400)
+        x, _ = draw_rows(seed, "fresh", 400)
         y = (torch.rand(400, device="cpu") > ZEROS).long()
-        return HoldOut(_Always(value, shape), (x, y), nothing(), loss or ZeroOne())
+        return HoldOut(_Always(value, shape), (x, y), untouched(), loss or ZeroOne())
 
     return claim
 
 
-# Training rows as fresh rows
+# Training rows presented as fresh rows
 
 
 def _again(change: Callable[[Tensor, Tensor], Sample]) -> Callable[[int], Claim]:
     def claim(seed: int) -> Claim:
-        train, valid = rows(seed, "train"), rows(seed, "valid")
+        train, valid = draw_rows(seed, "train"), draw_rows(seed, "valid")
         result = fit(make_problem(linear(), train, valid))
         x, y = change(*train)
         return HoldOut(result.model.to(x.dtype), (x, y), result.provenance)
@@ -81,7 +81,7 @@ class _Shaken(Dataset[Any]):
 
 def _augmented(*, identified: bool, fresh: bool) -> Callable[[int], Claim]:
     def claim(seed: int) -> Claim:
-        train, valid, new = rows(seed, "train"), rows(seed, "valid"), rows(seed, "fresh")
+        train, valid, new = draw_rows(seed, "train"), draw_rows(seed, "valid"), draw_rows(seed, "fresh")
         data: Any = [_Shaken(train), valid, new if fresh else train]
         if identified:
             numbers = [range(60), range(60, 120), range(120, 180) if fresh else range(60)]
@@ -94,26 +94,26 @@ def _augmented(*, identified: bool, fresh: bool) -> Callable[[int], Claim]:
 
 def _repeated(noise: float) -> Callable[[int], Claim]:
     def claim(seed: int) -> Claim:
-        x, y = rows(seed, "fresh", 12)
+        x, y = draw_rows(seed, "fresh", 12)
         x = x.repeat(100, 1) + noise * torch.randn(1200, x.shape[1], device="cpu")
-        return HoldOut(linear(), (x, y.repeat(100)), nothing())
+        return HoldOut(linear(), (x, y.repeat(100)), untouched())
 
     return claim
 
 
 def _fresh(seed: int) -> Claim:
-    result = fit(make_problem(linear(), rows(seed, "train"), rows(seed, "valid")))
-    return HoldOut(result.model, rows(seed, "fresh", 400), result.provenance)
+    result = fit(make_problem(linear(), draw_rows(seed, "train"), draw_rows(seed, "valid")))
+    return HoldOut(result.model, draw_rows(seed, "fresh", 400), result.provenance)
 
 
-# Values that have seen the data
+# Parameters and hyperparameters that earlier fits have tuned on the data
 
 
 def _second_fit(way: Callable[[nn.Module], nn.Module]) -> Callable[[int], Claim]:
     def claim(seed: int) -> Claim:
-        first, model = rows(seed, "train"), linear()
-        fit(make_problem(model, first, rows(seed, "valid")))
-        result = fit(make_problem(way(model), rows(seed, "other"), rows(seed, "more")), lr=0.005)
+        first, model = draw_rows(seed, "train"), linear()
+        fit(make_problem(model, first, draw_rows(seed, "valid")))
+        result = fit(make_problem(way(model), draw_rows(seed, "other"), draw_rows(seed, "more")), lr=0.005)
         return HoldOut(result.model, first, result.provenance)
 
     return claim
@@ -126,11 +126,13 @@ def _loaded(model: nn.Module) -> nn.Module:
 
 
 def _tuned_default(way: str) -> Callable[[int], Claim]:
-    """Tune every decay hard on S_V, and call what comes out the default."""
+    """Tune every decay hard on S_V, and present the tuned values as the default λ0."""
 
     def claim(seed: int) -> Claim:
         model = linear()
-        problem = make_problem(model, rows(seed, "train"), rows(seed, "valid"), WeightDecay(model, per="element"))
+        problem = make_problem(
+            model, draw_rows(seed, "train"), draw_rows(seed, "valid"), WeightDecay(model, per="element")
+        )
         tuner = _hard_tuner(problem)
         provenance = tuner.fit(STEPS, progress=False, plain_steps=0).provenance
         if way == "second tuner":
@@ -139,14 +141,14 @@ def _tuned_default(way: str) -> Callable[[int], Claim]:
         default = tuner.start_hyper
         if way == "values":
             default = {name: value.clone() for name, value in problem.hyperparameters().items()}
-            provenance = nothing("default hyper", "initial")
+            provenance = untouched("default hyper", "initial")
         return ValidationSide(problem, CHAIN, provenance, models=2, initial=_zeros(model), default_hyper=default)
 
     return claim
 
 
 def _hard_tuner(problem: Problem) -> Tuner:
-    """Return a tuner that fits the decays to S_V."""
+    """Return a tuner that overfits the decays to S_V."""
     return Tuner(
         problem,
         inner=SGD(0.3),
@@ -165,11 +167,11 @@ def _zeros(model: nn.Module) -> Callable[[torch.Generator], dict[str, Tensor]]:
     return lambda _generator: zeros
 
 
-# Parts of the model that were there before
+# Parts of the model that were trained before
 
 
 class _Memory(nn.Module):
-    """A layer whose values were trained by hand on a sample; `kind` says where they hide."""
+    """A network with a layer that was trained on a sample beforehand; `kind` says how it is hidden."""
 
     def __init__(self, sample: Sample, kind: str) -> None:
         super().__init__()
@@ -197,9 +199,9 @@ class _Memory(nn.Module):
 
 def _pretrained(kind: str, *, on: str = "train", stated: bool = False) -> Callable[[int], Claim]:
     def claim(seed: int) -> Claim:
-        train, valid = rows(seed, "train", 200), rows(seed, "valid", 200)
+        train, valid = draw_rows(seed, "train", 200), draw_rows(seed, "valid", 200)
         problem = make_problem(_Memory(train if on == "train" else valid, kind), train, valid)
-        provenance = nothing("prior hyper")
+        provenance = untouched("prior hyper")
         if stated:
             provenance = provenance.touch("features", problem.sample_ids[0 if on == "train" else 1])
         return TrainSide(problem, CoupledChains(0.05, 200.0, 3), provenance, models=2)
@@ -207,12 +209,12 @@ def _pretrained(kind: str, *, on: str = "train", stated: bool = False) -> Callab
     return claim
 
 
-# A loss that leaves its range
+# A loss whose values leave the stated range
 
 
 @dataclass(frozen=True)
 class _Scaled(BoundedLoss):
-    """A cross-entropy that is called bounded by `largest`, whatever it is."""
+    """An unbounded cross-entropy that claims to be at most `largest`."""
 
     largest: float = 1.0
     shift: float = 0.0
@@ -224,7 +226,7 @@ class _Scaled(BoundedLoss):
 
 @dataclass(frozen=True)
 class _Rare(BoundedLoss):
-    """A loss of 20 for some 4 % of the rows, called bounded by 1; its mean is below 1."""
+    """A loss of 20 on about 4 % of the rows that claims to be at most 1; its mean is below 1."""
 
     largest: float = 1.0
     name = "a rare loss"
@@ -234,7 +236,7 @@ class _Rare(BoundedLoss):
 
 
 def _unbounded(loss: BoundedLoss) -> Callable[[int], Claim]:
-    return lambda seed: HoldOut(linear(), rows(seed, "fresh", 400), nothing(), loss)
+    return lambda seed: HoldOut(linear(), draw_rows(seed, "fresh", 400), untouched(), loss)
 
 
 SAME = {

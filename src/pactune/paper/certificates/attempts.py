@@ -1,7 +1,8 @@
-"""Attempts to obtain a false certificate, and right uses beside them: each must be refused, or true.
+"""Attempts to obtain a false certificate, beside correct uses of the same claims.
 
-Two classes, x ~ N(±μ, I) in many dimensions and few rows, so that a model knows its training rows by heart. The truth
-is measured on rows that nothing else uses. The attempts themselves are in `attempt_cases`.
+The library must refuse an attempt, or the certificate must be true. The data have two classes, x ~ N(±μ, I), many
+dimensions and few rows, so that a model learns its training rows by heart. The true loss is measured on rows that
+nothing else uses. The attempts themselves are in `attempt_cases`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ from pactune.results.result import Result
 from pactune.streams import forked_rng
 from pactune.tuning.tuner import Tuner
 
-__all__ = ["Attempt", "AttemptOutcome", "Sample", "fit", "linear", "make_problem", "nothing", "rows", "run_attempt"]
+__all__ = [
+    "Attempt",
+    "AttemptOutcome",
+    "Sample",
+    "draw_rows",
+    "fit",
+    "linear",
+    "make_problem",
+    "run_attempt",
+    "untouched",
+]
 
 Sample = tuple[Tensor, Tensor]
 DIMENSIONS, ROWS, TRUTH_ROWS = 60, 60, 4000
@@ -38,11 +49,11 @@ class Attempt:
     """One way to ask for a certificate.
 
     Attributes:
-        item: which mistake it is about.
-        name: in words.
-        claim: makes the claim of one repetition from its seed.
-        right: it is a right use, and must give a certificate.
-        truth: the true mean loss; None measures the claim's own loss on fresh rows.
+        item: the mistake that it makes.
+        name: a short description.
+        claim: returns the claim of one repetition, given its seed.
+        right: True for a correct use, which must give a certificate.
+        truth: the true mean loss; None measures the loss of the claim on fresh rows.
     """
 
     item: str
@@ -53,18 +64,18 @@ class Attempt:
 
 
 class AttemptOutcome(NamedTuple):
-    """What came of the repetitions of an attempt.
+    """The outcome of an attempt over its repetitions.
 
     Attributes:
-        item: which mistake it is about.
-        name: in words.
-        right: whether it is a right use.
-        repetitions: how many.
-        refused: how many gave no number.
-        false: in how many the truth is above the certificate.
-        certificate: the mean certificate of those that gave one.
-        truth: their mean true loss.
-        words: the refusal of the first repetition.
+        item: the mistake that it makes.
+        name: a short description.
+        right: True for a correct use.
+        repetitions: their number.
+        refused: the number of repetitions that gave no certificate.
+        false: the number of repetitions whose true loss is above the certificate.
+        certificate: the mean of the certificates that were given.
+        truth: the mean true loss of the same repetitions.
+        words: the error message of the first refused repetition.
     """
 
     item: str
@@ -79,7 +90,7 @@ class AttemptOutcome(NamedTuple):
 
 
 def run_attempt(attempt: Attempt, repetitions: int, delta: float = 0.05) -> AttemptOutcome:
-    """Ask for the certificate of every repetition, and compare it with the truth."""
+    """Ask for a certificate in every repetition, and compare it with the true loss."""
     values: list[tuple[float, float]] = []
     words: list[str] = []
     for seed in range(repetitions):
@@ -112,7 +123,7 @@ def _mean(values: list[float]) -> float | None:
 
 def _truth(claim: Claim, seed: int) -> float:
     """Return the mean loss of the claim's model, or of its chains, on rows that nothing else uses."""
-    fresh = rows(seed, "truth", TRUTH_ROWS)
+    fresh = draw_rows(seed, "truth", TRUTH_ROWS)
     if isinstance(claim, HoldOut):
         with torch.no_grad():
             claim.model.eval()
@@ -123,11 +134,8 @@ def _truth(claim: Claim, seed: int) -> float:
     return float(chains.losses(chains.paths(), source).mean()) * float(claim.loss.largest)
 
 
-# What the attempts are made of
-
-
-def rows(seed: int, name: str, count: int = ROWS) -> Sample:
-    """Draw a sample that no other seed or name has."""
+def draw_rows(seed: int, name: str, count: int = ROWS) -> Sample:
+    """Draw a sample that is a function of the seed and of the first three letters of the name."""
     generator = torch.Generator().manual_seed(sum(1000**i * ord(c) for i, c in enumerate(name[:3])) + seed)
     y = torch.randint(0, 2, (count,), generator=generator, device="cpu")
     x = torch.randn(count, DIMENSIONS, generator=generator, device="cpu")
@@ -136,7 +144,7 @@ def rows(seed: int, name: str, count: int = ROWS) -> Sample:
 
 
 def linear() -> nn.Linear:
-    """Return a classifier with more columns than there are rows."""
+    """Return a linear classifier; it has as many inputs as there are training rows."""
     return nn.Linear(DIMENSIONS, 2)
 
 
@@ -147,14 +155,14 @@ def make_problem(model: nn.Module, train: Any, valid: Any, hyper: nn.Module | No
 
 
 def fit(problem: Problem, lr: float = 0.5) -> Result:
-    """Train until the training rows are known by heart; a little only where the step size is small."""
+    """Train a classifier; at the default step size it learns the training rows by heart."""
     outer = torch.optim.SGD(problem.hyper.parameters(), lr=0.05)
     tuner = Tuner(problem, inner=SGD(lr), inner_steps=40, outer=outer, objective=ValidationRisk(), engine="eager")
     return tuner.fit(3, progress=False, plain_steps=0)
 
 
-def nothing(*things: str) -> Provenance:
-    """Return the statement that nothing touched these things."""
+def untouched(*things: str) -> Provenance:
+    """Return the statement that no data touched these things."""
     found = Provenance()
     for thing in things or ("model", "hyper"):
         found = found.touch(thing)

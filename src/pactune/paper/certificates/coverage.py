@@ -1,7 +1,7 @@
-"""Do certificates keep their promise? Repetitions on synthetic data whose true risk is known exactly.
+"""Coverage of certificates: how often the true risk exceeds them, on synthetic data whose risk is known exactly.
 
 Two classes y = ±1, x ~ N(yμ, I), a linear score w·x: the true error is Φ(−w·μ/‖w‖). All repetitions and all chains
-run at once. A repetition is a violation when the mean true error of its M models exceeds the certificate.
+run at once. A repetition counts as a violation if the mean true error of its M models exceeds the certificate.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MODES: tuple[Mode, ...] = ("hold-out", "train", "union", "validation", "broken t
 
 @dataclass(frozen=True)
 class CoverageStudy:
-    """What is repeated.
+    """Settings of the repetitions.
 
     Attributes:
-        mode: which certificate. On the broken train side the prior is the chain on S_T itself; on the broken validation
-            side the prior's λ is the one tuned on S_V. Both are certificates that the library refuses.
+        mode: the kind of certificate. "broken train" takes the chain on S_T as the prior, and "broken validation" gives
+            the prior the λ tuned on S_V. The library refuses both.
         delta: δ.
-        repetitions: how many.
+        repetitions: their number.
         rows: n of each sample.
         dimensions: d.
         separation: ‖μ‖.
@@ -40,9 +40,9 @@ class CoverageStudy:
         inverse_temperature: τ.
         steps: T.
         models: M.
-        decay: on the validation side, the decay of features on which S_T and S_V disagree; a sixth of it, negative, on
-            the others. Tuning of the crudest kind, which overfits S_V.
-        seed: of everything.
+        decay: on the validation side, the decay of features on which S_T and S_V disagree; other features get −1/6 of
+            it. This crude tuning overfits S_V.
+        seed: seed of the data and of the chains.
     """
 
     mode: Mode
@@ -60,15 +60,15 @@ class CoverageStudy:
 
 
 class Coverage(NamedTuple):
-    """How often the promise was broken.
+    """Counts and means over the repetitions.
 
     Attributes:
-        violations: repetitions in which the true risk exceeds the certificate.
-        repetitions: of how many.
+        violations: number of repetitions whose true risk exceeds the certificate.
+        repetitions: number of all repetitions.
         certificate: the mean certificate.
         empirical: the mean empirical risk on the bound sample.
         risk: the mean true risk.
-        moment: the mean of exp(−log dQ/dP), 1 in expectation.
+        moment: the mean of exp(−log dQ/dP); its expectation is 1.
         moment_error: its standard error, from independent repetitions.
     """
 
@@ -81,7 +81,7 @@ class Coverage(NamedTuple):
     moment_error: float
 
 
-class _Sample(NamedTuple):
+class _RepeatedSample(NamedTuple):
     x: Tensor  # (repetitions, rows, dimensions)
     y: Tensor  # (repetitions, rows), ±1
 
@@ -131,16 +131,16 @@ def _value(study: CoverageStudy, empirical: float, log_ratio: float) -> float:
     return path_bound(empirical, log_ratio, study.rows, study.delta)
 
 
-def _draw(study: CoverageStudy, streams: Streams, name: str) -> _Sample:
+def _draw(study: CoverageStudy, streams: Streams, name: str) -> _RepeatedSample:
     generator = streams.generator("coverage", name)
     shape = (study.repetitions, study.rows)
     y = torch.randint(0, 2, shape, generator=generator, device="cpu").double() * 2 - 1
     x = torch.randn(*shape, study.dimensions, generator=generator, dtype=torch.float64, device="cpu")
     x[..., 0] += study.separation * y
-    return _Sample(x, y)
+    return _RepeatedSample(x, y)
 
 
-def _drifts(study: CoverageStudy, train: _Sample, valid: _Sample) -> Drifts:
+def _drifts(study: CoverageStudy, train: _RepeatedSample, valid: _RepeatedSample) -> Drifts:
     tuned = "validation" in study.mode
     decay = _tuned_decay(study.decay, train, valid)[:, None] if tuned else torch.zeros((), device="cpu")
 
@@ -159,8 +159,8 @@ def _drifts(study: CoverageStudy, train: _Sample, valid: _Sample) -> Drifts:
     return drifts
 
 
-def _tuned_decay(size: float, train: _Sample, valid: _Sample) -> Tensor:
-    """Return decays that overfit S_V on purpose: features that disagree with S_V are decayed, others grow."""
+def _tuned_decay(size: float, train: _RepeatedSample, valid: _RepeatedSample) -> Tensor:
+    """Return decays that overfit S_V: positive where S_T and S_V disagree on a feature, negative elsewhere."""
     agree = (train.x * train.y[..., None]).mean(1) * (valid.x * valid.y[..., None]).mean(1) > 0
     return torch.where(agree, -size / 6, size).double()
 

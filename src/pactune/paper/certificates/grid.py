@@ -1,4 +1,4 @@
-"""Certificates on the train side over a grid of chains that is declared before any of them is run."""
+"""Certificates on the train side, over a grid of chains that is declared before any chain runs."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Grid:
-    """A declared grid: every combination, with the posterior on S_T and on S_T ∪ S_V, shares δ.
+    """A declared grid: all combinations share δ, with the posterior on S_T and on S_T ∪ S_V.
 
     Attributes:
-        name: of the study.
+        name: name of the study.
         lrs: η.
         betas: β = τ/n_T.
         steps: T.
-        posteriors: on which samples the posterior trains.
-        models: M, the models kept per combination.
+        posteriors: the samples on which the posterior trains.
+        models: M, the number of models kept per combination.
         delta: δ of the whole grid.
-        seed: of θ_0 and the noise.
+        seed: seed of θ_0 and of the noise.
     """
 
     name: str
@@ -97,16 +97,16 @@ def run_grid(
     record: Callable[[Row], None] | None = None,
     report: Report | None = None,
 ) -> list[Row]:
-    """Run all chains of a grid, those that differ in η and τ together; return a row per certificate.
+    """Run all chains of a grid, one batch for all η and τ; return a row per certificate.
 
     Args:
-        grid: what was declared.
+        grid: the declared grid.
         split: S_T, S_V and test rows, on the model's device.
-        model: a classifier; its own parameters are not used.
-        initial: P_0, None for the modules' own.
-        prior_saw: which sample touched the "initial" distribution or the "features", where one did: "valid".
+        model: a classifier; its present parameters are not used.
+        initial: P_0; None draws the default initialisation of the modules.
+        prior_saw: the sample that touched the "initial" distribution or the "features", such as {"features": "valid"}.
         record: called with every row.
-        report: called with progress in words.
+        report: called with a line of progress.
 
     Raises:
         CertificateError: a condition is not met.
@@ -145,7 +145,7 @@ def _claim(grid: Grid, problem: Problem, posterior: str, initial: Initial | None
     provenance = Provenance().touch("prior hyper")
     for thing in ("initial", "features"):
         provenance = provenance.touch(thing, *([sample_ids[saw[thing]]] if thing in saw else []))
-    chain = CoupledChains(1.0, 1.0, 0)  # η, τ and T come with the cells
+    chain = CoupledChains(1.0, 1.0, 0)  # the cells bring η, τ and T
     return TrainSide(
         problem, chain, provenance, models=grid.models, seed=grid.seed, initial=initial, union=posterior == "union"
     )
@@ -163,7 +163,7 @@ def _run(grid: Grid, claim: TrainSide, cells: list[_Cell]) -> list[Paths]:
 
 
 def _row(grid: Grid, claim: TrainSide, cell: _Cell, paths: Paths, posterior: str, test: Source) -> Row:
-    """Return one certificate beside the errors on all three samples."""
+    """Return one certificate and the errors on all three samples."""
     certificate = issue(claim, claim.evidence(paths), delta=grid.delta, grid=grid.size)
     valid = float(claim.losses(paths, claim.problem.valid).mean())
     share, test_error = grid.delta / grid.size, float(claim.losses(paths, test).mean())
@@ -185,7 +185,7 @@ def _row(grid: Grid, claim: TrainSide, cell: _Cell, paths: Paths, posterior: str
 
 
 def best(rows: list[Row], posterior: str) -> Row:
-    """Return the row of the least certificate, which δ over the grid allows to report."""
+    """Return the row of the least certificate; sharing δ over the grid allows reporting it."""
     found = [row for row in rows if row["posterior"] == posterior]
     if not found:
         raise DataError(f"no row with the posterior on {posterior!r}")
@@ -193,7 +193,7 @@ def best(rows: list[Row], posterior: str) -> Row:
 
 
 def start_at_zero(model: nn.Module) -> Initial:
-    """Return the P_0 that is all zeros; right for a linear model."""
+    """Return the P_0 that is always zero; use it for linear models only."""
     zeros = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     return lambda _generator: zeros
 

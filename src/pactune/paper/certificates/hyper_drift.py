@@ -1,4 +1,4 @@
-"""Weight decays tuned on S_V and certified on S_V: the hyper-drift objective beside the others."""
+"""Weight decays tuned on S_V and certified on S_V: the hyper-drift objective compared with others."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ __all__ = ["DIGITS_DRIFT", "MNIST_DRIFT", "MNIST_LARGE_DRIFT", "DriftStudy", "ob
 
 @dataclass(frozen=True)
 class DriftStudy:
-    """What is tuned and how; all objectives share δ.
+    """Settings of the tuning and of the certificates; all objectives share δ.
 
     Attributes:
-        name: of the study.
+        name: name of the study.
         train: n_T.
         valid: n_V.
         lr: η of tuning and of the certified chains.
         inverse_temperature: τ.
         inner_steps: T of tuning.
         steps: T of the certified chains.
-        outer_steps: how often λ moves.
-        outer_lr: of Adam on λ.
+        outer_steps: number of updates of λ.
+        outer_lr: step size of Adam on λ.
         default: λ0.
-        per: how many decays there are.
-        reach: through how many steps the validation risk is differentiated.
-        names: of the objectives that are compared.
+        per: one decay per element, per tensor, or for all parameters.
+        reach: number of steps through which the validation risk is differentiated; None means all.
+        names: names of the objectives to compare.
         models: M.
         delta: δ of all objectives together.
-        seed: of tuning; the certified chains have noise of their own.
+        seed: seed of the certified chains; the tuning uses another one.
     """
 
     name: str
@@ -101,10 +101,10 @@ MNIST_LARGE_DRIFT = DriftStudy(
 
 
 def objectives(study: DriftStudy) -> dict[str, Objective | None]:
-    """Return what is compared; None is no tuning.
+    """Return the objectives by name; None means no tuning.
 
-    The theory's ζ fits a risk in [0, 1]. The cross-entropy that is minimised falls faster than the error rate that is
-    certified, so a larger ζ gives lower certificates.
+    The theory's ζ assumes a risk in [0, 1]. The cross-entropy, which is minimised, falls faster than the error rate,
+    which is certified. So a larger ζ gives lower certificates.
     """
     theory = HyperDrift().theory_zeta(study.lr, study.inverse_temperature / study.valid)
     return {

@@ -1,4 +1,4 @@
-"""The page of the certificates: a table of the best of each grid, and the whole grids as figures."""
+"""The page of the certificates: a table of the least certificate of each grid, and a figure per grid."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _cells(line: Row) -> list[str]:
 
 
 def _figure(name: str, rows: list[Row], posterior: str) -> Panel:
-    """Draw certificate and test error against the length of the chain, a pair of lines per β at the best η."""
+    """Return certificate and test error against the length of the chain: two lines per β, each at its best η."""
     chosen = [row for row in rows if row["posterior"] == posterior]
     rates = sorted({row["lr"] for row in chosen})
     lines = []

@@ -23,21 +23,22 @@ FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3
 
 
 class Split(NamedTuple):
-    """S_T, S_V and rows that nothing but the report sees."""
+    """S_T, S_V and test rows, which enter the report only."""
 
     train: Pair
     valid: Pair
     test: Pair
 
     def to(self, device: str | torch.device) -> Split:
-        """Return the same on a device."""
+        """Return the split on a device."""
         return Split(*((x.to(device), y.to(device)) for x, y in self))
 
     def centred_by(self, sample: Literal["train", "valid"]) -> Split:
-        """Subtract the mean image of one sample, the one that is not the bound sample, from all.
+        """Subtract the mean image of one sample from all images; choose the sample that is not the bound sample.
 
-        The mean image is most of a gradient's length, and it multiplies the difference of the class counts of two
-        samples. Without it the two chains are several times nearer, and no prediction changes that could be made.
+        The mean image makes up most of a gradient's length, and it multiplies the difference between the class counts
+        of the two samples. Without it the two chains are several times nearer, and the model can still make the same
+        predictions, since it has a bias.
         """
         mean = getattr(self, sample)[0].mean(0)
         return Split(*((x - mean, y) for x, y in self))
@@ -66,7 +67,7 @@ def read_mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Read the four idx files, plain or gzipped, or `mnist.npz` (x_train, y_train, x_test, y_test).
 
     Raises:
-        DataError: neither is there.
+        DataError: the folder holds neither.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""All certificates of `pactune reproduce certificate`: which model, which start, which samples."""
+"""The certificates of `pactune reproduce certificate`: the model, the start and the samples of each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TRAINED: Row = {"features": "valid", "initial": "valid"}
 
 
 class _Studies:
-    """Runs one study after the other and keeps what they give."""
+    """Runs studies one after the other and collects their rows in `found`."""
 
     def __init__(self, record: Record | None, report: Report | None) -> None:
         self._record, self._report = record, report
@@ -96,7 +96,7 @@ def digits_studies(
 def mnist_large_studies(
     folder: Path, device: str, seed: int = 0, *, record: Record | None = None, report: Report | None = None
 ) -> dict[str, Row]:
-    """Certify on MNIST at 30,000/30,000: linear and network, from a free start and from one trained on S_V; mode V."""
+    """Certify on MNIST at 30,000/30,000: linear and network, from a data-free start and from one trained on S_V."""
     studies = _Studies(record, report)
     split = split_mnist(folder, ROWS["mnist"], ROWS["mnist"], seed).to(device)
     centred = split.centred_by("valid")
@@ -118,7 +118,7 @@ def mnist_large_studies(
 def mnist_small_studies(
     folder: Path, device: str, seed: int = 0, *, record: Record | None = None, report: Report | None = None
 ) -> dict[str, Row]:
-    """Tune the decays of a linear classifier of 1000 MNIST images on 30,000 others, and certify on those."""
+    """Train a linear classifier on 1000 MNIST images, tune its decays on 30,000 others, and certify on those."""
     studies = _Studies(record, report)
     split = split_mnist(folder, MNIST_DRIFT.train, MNIST_DRIFT.valid, seed).to(device)
     studies.drift(MNIST_DRIFT, split.centred_by("train"))
@@ -126,7 +126,7 @@ def mnist_small_studies(
 
 
 def summarise(studies: dict[str, Row]) -> list[Row]:
-    """Return a line per study and posterior, the least certificate of each; δ over the grid allows the choice."""
+    """Return the row of the least certificate per study and posterior; sharing δ over the grid allows this choice."""
     lines: list[Row] = []
     for name, study in studies.items():
         if study["kind"] == "train side":
@@ -140,7 +140,7 @@ def summarise(studies: dict[str, Row]) -> list[Row]:
 
 
 def _classifier(hidden: int, seed: int) -> nn.Module:
-    """Return a linear classifier or a network with one hidden layer, its start a function of the seed."""
+    """Return a linear classifier or a network with one hidden layer, whose start is a function of the seed."""
     with forked_rng(torch.device("cpu")):
         torch.default_generator.manual_seed(Streams(seed).key("classifier", hidden))
         if not hidden:

@@ -1,7 +1,8 @@
-"""Freedman's paradox: many features, few or no true ones, and a validation set that can be overfitted by choosing.
+"""The data of Freedman's paradox: many features, two or no true ones; choosing features overfits the validation set.
 
 Two versions of the paper's section 4.1: with two true predictors, y = (x_1 + x_2 + 2ξ)/√6, and with none. The authors'
-script builds the test labels of the second from the first's model; here they are noise, as the training labels are.
+script builds the test labels of the second version from the model of the first. Here they are noise, like its
+training labels.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def freedman_data(
     """Draw the problem: half of the rows to train, half to validate, and fresh rows to test.
 
     Args:
-        seed: of the draw.
-        null: no true predictor instead of two.
+        seed: seed of the draw.
+        null: True for no true predictor, False for two.
         rows: training and validation rows together.
         features: number of features.
         test_rows: rows that no selection sees.
@@ -57,12 +58,12 @@ def _target(columns: Array, rng: np.random.Generator, *, null: bool) -> Array:
 
 
 def held_out_error(data: FreedmanData, subset: list[int], *, refit: bool) -> float:
-    """Mean squared test error of least squares on a subset of the features.
+    """Return the mean squared test error of least squares on a subset of the features.
 
     Args:
         data: the problem.
-        subset: columns of the model; none predicts the mean.
-        refit: fit to all training and validation rows, as one does with a final model, instead of the training rows.
+        subset: columns of the model; an empty subset predicts the mean.
+        refit: fit to training and validation rows, as one does with a final model; False takes training rows only.
     """
     columns = np.concatenate([data.train, data.valid]) if refit else data.train
     target = np.concatenate([data.train_target, data.valid_target]) if refit else data.train_target

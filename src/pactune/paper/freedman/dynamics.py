@@ -1,4 +1,4 @@
-"""What the Langevin dynamics itself predicts on Freedman's problem: in expectation, and chain by chain."""
+"""Predictions of the Langevin dynamics on Freedman's problem: in expectation, and chain by chain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["chain_curves", "expected_test_error"]
 
 
 def _test_rows(data: FreedmanData) -> tuple[Rows, float]:
-    """Rows with the test part in the place of the validation part, and the variance that the target was scaled by."""
+    """Return rows with the test part in the place of the validation part, and the variance of the training target."""
     train_target, test_target = data.train_target[:, None], data.test_target[:, None]
     return standardize(data.train, train_target, data.test, test_target), float(data.train_target.var())
 
@@ -29,7 +29,7 @@ def _dynamics(data: FreedmanData, selector: ForwardSelector) -> LangevinPath:
 
 
 def expected_test_error(data: FreedmanData, selector: ForwardSelector, subset: list[int]) -> float:
-    """Compute the mean squared test error of θ_T, averaged over the dynamics in closed form."""
+    """Return the mean squared test error of θ_T, averaged over the dynamics in closed form."""
     rows, variance = _test_rows(data)
     if not subset:
         return variance * float(np.mean(rows.valid_target**2))
@@ -37,9 +37,10 @@ def expected_test_error(data: FreedmanData, selector: ForwardSelector, subset: l
 
 
 def chain_curves(data: FreedmanData, selector: ForwardSelector) -> dict[str, Any]:
-    """Measure Eq. 5, test error and validation R² with 95 % intervals over chains, along a path chosen by Monte Carlo.
+    """Return Eq. 5, test error and validation R² along a path chosen by Monte Carlo, with 95 % intervals over chains.
 
-    The chains that chose the path are not those that measure it: the smallest of 500 noisy estimates is too small.
+    Fresh chains measure the path. The chains that chose it would give too small an objective, since the smallest of 500
+    noisy estimates is too small.
 
     Args:
         data: the problem.

@@ -31,14 +31,14 @@ class Band(NamedTuple):
 
 
 class FigureData(NamedTuple):
-    """What is drawn: for each criterion the test error, the objective and the validation R² along its path.
+    """The numbers of all figures: for each criterion test error, objective and validation R² along its path.
 
     Attributes:
-        null: no true predictor.
+        null: True for the problem with no true predictor.
         one: curves on data seed 0; those of Eq. 5 have intervals over the Monte-Carlo chains.
-        many: curves over data seeds, with intervals over these.
-        one_note: what the intervals of `one` are over.
-        many_note: what the intervals of `many` are over.
+        many: means over data seeds, with intervals over these.
+        one_note: describes the intervals of `one`.
+        many_note: describes the intervals of `many`.
         ablation: mean number of selected features for every ζ, as lists over β.
         betas: labels of the β of the ablation.
     """
@@ -53,7 +53,7 @@ class FigureData(NamedTuple):
 
 
 def figure_data(results: dict[str, Any]) -> FigureData:
-    """Gather the curves from what `run_study` returns."""
+    """Gather the curves from the results of `run_study`."""
     many = {name: {key: _band(values) for key, values in curves.items()} for name, curves in results["paths"].items()}
     if "expected_test_mse" in many["pac-bayes"]:
         many["pac-bayes"]["test_mse"] = many["pac-bayes"]["expected_test_mse"]

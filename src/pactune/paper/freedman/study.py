@@ -1,4 +1,4 @@
-"""The study of Freedman's paradox: all criteria on many data seeds, the paper's chains, and the ablation it lacks."""
+"""The study of Freedman's paradox: all criteria on many data seeds, the paper's chains, and an ablation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pactune.selection import ForwardSelector
 
 __all__ = ["FreedmanStudy", "run_study"]
 
-# Settings of the selectors that every data seed runs, by the name the results give them.
+# The selectors that run on every data seed: their names in the results, and their settings.
 SELECTORS: dict[str, dict[str, Any]] = {
     "pac-bayes": {},
     "pac-bayes, beta 1": {"beta": 1.0},
@@ -26,7 +26,7 @@ SELECTORS: dict[str, dict[str, Any]] = {
     "aic": {"criterion": "aic"},
     "ebic": {"criterion": "ebic"},
 }
-# Selectors whose whole path is kept for the figures.
+# The selectors whose whole path enters the figures.
 DRAWN = ("pac-bayes", "validation", "aic")
 
 
@@ -35,8 +35,8 @@ class FreedmanStudy:
     """Settings of the study.
 
     Attributes:
-        null: no true predictor instead of two.
-        seeds: number of data seeds, counted from 0.
+        null: True for no true predictor, False for two.
+        seeds: number of data seeds, which count from 0.
         rate_seeds: number of data seeds for the success rate of the default selector alone.
         max_features: length of every path.
         chains: Monte-Carlo chains of the paper's figures, drawn on data seed 0.
@@ -58,7 +58,7 @@ class FreedmanStudy:
 
     @classmethod
     def quick(cls, *, null: bool) -> FreedmanStudy:
-        """Build a small version on the same problem, to see that everything works."""
+        """Return a small version on the same problem, to see that everything works."""
         return cls(null=null, seeds=3, rate_seeds=10, max_features=10, betas=(0.1, 1.0))
 
     def data(self, seed: int) -> FreedmanData:
@@ -81,11 +81,11 @@ def run_study(
 
     Args:
         study: the settings.
-        record: called with the kind and the fields of each result as it is found, for the journal.
-        progress: called with what is being done, how much is done and how much there is.
+        record: called with the kind and the fields of each new result, for the journal.
+        progress: called with the name of the present part, its number of steps done, and of all its steps.
 
     Returns:
-        What `results.json` holds.
+        The content of `results.json`.
     """
     seeds = []
     for seed in range(study.seeds):
@@ -147,7 +147,7 @@ def _chosen(data: FreedmanData, selector: ForwardSelector) -> dict[str, Any]:
 
 
 def _path(data: FreedmanData, selector: ForwardSelector) -> dict[str, list[float]]:
-    """Objective, validation R² and test errors of every model of the path, the empty one first."""
+    """Return objective, validation R² and test errors of every model of the path, the empty one first."""
     features = [int(feature) for feature in selector.path_["feature"][1:]]
     subsets = [features[:size] for size in range(len(features) + 1)]
     path = {
@@ -161,9 +161,9 @@ def _path(data: FreedmanData, selector: ForwardSelector) -> dict[str, list[float
 
 
 def _success_rate(study: FreedmanStudy, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """How often the default selector takes exactly the true features, over many more seeds than the rest.
+    """Return how often the default selector takes exactly the true features, over many more seeds than the rest.
 
-    Twenty seeds cannot tell a rate of 98 % from one of 90 %; this can, and it names the seeds that went wrong.
+    Twenty seeds cannot tell a rate of 98 % from one of 90 %. The result also names the seeds that went wrong.
     """
     true, wrong, wins = _true_features(study), {}, 0
     for seed in range(study.rate_seeds):
@@ -210,7 +210,7 @@ def _wins(selection: dict[str, dict[str, Any]], name: str) -> int:
 
 
 def _correlation_summary(paths: list[dict[str, list[float]]]) -> dict[str, Any]:
-    """Pearson correlation of objective and test error along each seed's path."""
+    """Return the Pearson correlation of objective and test error along the path of each seed."""
     summary: dict[str, Any] = {}
     for name in ("test_mse", "expected_test_mse"):
         if name in paths[0]:

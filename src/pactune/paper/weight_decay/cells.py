@@ -1,4 +1,7 @@
-"""Many runs of one setting, each from a plain description (a cell), in one folder each; finished ones stay finished."""
+"""Many runs of one setting, each described by a cell such as {"zeta": 1e-6, "draw": 0, "init": 3}.
+
+Each run has its run folder. A run that is finished is not run again.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ from pactune.tuning.tuner import Tuner
 __all__ = ["Cell", "Execution", "find_cells", "is_finished", "parse_name", "run_cells"]
 
 Cell = dict[str, Any]
-ENDED = ("diverged", "converged")  # however few outer steps there are
+ENDED = ("diverged", "converged")  # a run with one of these statuses is over, even before its last outer step
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How runs are executed; it changes numbers by rounding only.
+    """How runs are executed; another choice changes numbers by rounding only.
 
     Attributes:
         device: "cpu", "cuda" or another name that torch knows.
         engine: "auto", "eager", "traced", "compiled", "captured" or "fused".
         progress: show progress on stderr; None does so on a terminal only.
-        report: told, in words, what begins.
+        report: called with a line of text when something begins.
     """
 
     device: str = "cpu"
@@ -47,21 +50,21 @@ def run_cells(
     plain_steps: int | None,
     execution: Execution,
 ) -> None:
-    """Run every cell that is not finished yet, in a run folder of its own under `folder`.
+    """Run every cell that is not finished yet, each in its run folder under `folder`.
 
-    Cells go together in one grid where their ζ are numbers, one after the other where ζ is "auto".
+    Cells whose ζ is a number run together in one grid; cells whose ζ is "auto" run one after the other.
 
     Args:
         build: returns a tuner for the values of a cell.
         cells: the runs.
-        folder: of all runs.
-        outer_steps: how often λ is to move, counted from the beginning of a run.
+        folder: the folder of all runs.
+        outer_steps: number of outer steps, counted from the beginning of a run.
         test: a test set to report on.
-        plain_steps: for how many outer steps plain training runs beside each.
+        plain_steps: number of outer steps of plain training beside each run; None leaves it to `fit`.
         execution: where and how they run.
 
     Raises:
-        KeyboardInterrupt: a run was interrupted; the same call goes on from there.
+        KeyboardInterrupt: a run was interrupted; the same call continues it.
     """
     open_cells = [cell for cell in cells if not is_finished(read_lines(folder / cell_name(cell)), outer_steps)]
     execution.report(f"{folder.name}: {len(cells) - len(open_cells)} of {len(cells)} runs are finished")
@@ -84,7 +87,7 @@ def run_cells(
 
 
 def parse_name(name: str) -> Cell:
-    """Return the cell of a folder's name.
+    """Return the cell that the name of a run folder describes.
 
     >>> parse_name("zeta=auto,draw=0")
     {'zeta': 'auto', 'draw': 0}
@@ -101,7 +104,7 @@ def find_cells(folder: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
 
 
 def is_finished(lines: Sequence[Row], outer_steps: int) -> bool:
-    """Whether a journal says that a run is over: as many outer steps and an end, or an end that nothing follows."""
+    """Return True if a run is over: it diverged or converged, or it completed at least `outer_steps` outer steps."""
     endings = [line["status"] for line in lines if line["kind"] == "end"]
     if not endings:
         return False
@@ -117,5 +120,5 @@ def _stop_if_interrupted(results: Sequence[Result]) -> None:
 def _value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # whatever a folder may be called
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # a folder may have any name
         return text

@@ -1,4 +1,4 @@
-"""What a study was made of: settings, versions, seeds and time, as a table."""
+"""The facts about a study as a table: settings, versions, seeds and time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROTOCOLS = {"eval": "in eval() mode", "paper": "with batch statistics, as the a
 
 
 def pair_name(study: StudyRecord) -> str:
-    """Return classifier and data set in words, and what else tells the study from others of its kind."""
+    """Return the title of a study: classifier, data set, and unusual settings."""
     setting = study.records[0].setting if study.records else {}
     if not setting:
         return study.name
@@ -27,7 +27,7 @@ def pair_name(study: StudyRecord) -> str:
 
 
 def has_papers_settings(study: StudyRecord) -> bool:
-    """Whether a study has the paper's data, amounts and step sizes, so that its numbers can stand beside ours."""
+    """Return True if data, amounts and step sizes are the paper's, so that its numbers can stand beside ours."""
     paper = StudySetting().as_dict()
     same = [run.setting[name] == paper[name] for run in study.records for name in COMPARABLE]
     known = all((run.setting["model"], run.setting["data"]) in PAPER for run in study.records)
@@ -63,7 +63,7 @@ def fact_table(study: StudyRecord) -> Table:
 
 
 def _numbers(values: list[int]) -> str:
-    """Return how many numbers, and which.
+    """Return the count of some numbers, and the numbers.
 
     >>> _numbers([0, 1, 2]), _numbers([0, 4])
     ('3 (0–2)', '2 (0, 4)')

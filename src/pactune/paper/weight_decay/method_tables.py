@@ -1,4 +1,4 @@
-"""The paper's table: the methods over draws of the images, with the paper's own numbers beside ours."""
+"""The tables that compare the methods over draws of the images, with the paper's numbers beside ours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def methods_table(studies: Sequence[StudyRecord]) -> Table:
 
 
 def method_table(study: StudyRecord, *, every: bool = True) -> Table:
-    """Return the same for one study, a row per method: every method, or those that were run."""
+    """Return the test accuracies of one study, a row per method; `every=False` leaves out methods that were not run."""
     found, paper = summarise(study), dict(zip(("min_norm", "regularized"), _paper(study), strict=True))
     rows = [[name, _cell(found, method), paper.get(method, "")] for method, name in METHODS.items()]
     rows = rows if every else [row for row in rows if row[1] != NOT_RUN]
@@ -61,7 +61,7 @@ def gains_table(studies: Sequence[StudyRecord]) -> Table:
 
 
 def ordered(studies: Sequence[StudyRecord]) -> list[StudyRecord]:
-    """Return the studies that compare the methods, as the paper orders them; those over more draws first."""
+    """Return the studies that compare methods in the order of the paper; `table` comes before `weight-decay`."""
     places = {pair: place for place, pair in enumerate(PAPER)}
 
     def place(study: StudyRecord) -> tuple[int, bool, str]:
@@ -109,7 +109,7 @@ def _percent(interval: Interval) -> Interval:
 
 
 def _over(study: StudyRecord, found: Summary) -> str:
-    """Say over what the intervals are, and what is missing."""
+    """Return the draws and starts behind the intervals, and the runs and steps that are missing."""
     keys = {key for values in found.values.values() for key in values}
     draws, inits = {draw for draw, _ in keys}, {init for _, init in keys}
     many = f"{len(draws)} draws" if len(draws) != 1 else f"draw {min(draws)}"
@@ -122,7 +122,7 @@ def _over(study: StudyRecord, found: Summary) -> str:
 
 
 def _paper(study: StudyRecord) -> list[str]:
-    """Return the paper's numbers, or nothing where the study has other settings."""
+    """Return the paper's numbers as text; empty texts if the study has other settings."""
     if not has_papers_settings(study):
         return ["", ""]
     setting = study.records[0].setting

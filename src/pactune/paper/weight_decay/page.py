@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pactune.paper.weight_decay.method_tables import gains_table, methods_table, ordered
 from pactune.paper.weight_decay.records import StudyRecord, read_studies
-from pactune.paper.weight_decay.sections import MAKERS, study_section
+from pactune.paper.weight_decay.sections import SECTION_PARTS, study_section
 from pactune.report.page import Section
 
 __all__ = ["study_sections"]
@@ -25,8 +25,8 @@ WORDS = (
 
 def study_sections(home: Path) -> list[Section]:
     """Return the sections of all weight-decay studies in a folder, the comparison of the methods first."""
-    studies = [study for study in read_studies(home) if study.item in MAKERS and study.records]
-    studies.sort(key=lambda study: (list(MAKERS).index(study.item), study.name))
+    studies = [study for study in read_studies(home) if study.item in SECTION_PARTS and study.records]
+    studies.sort(key=lambda study: (list(SECTION_PARTS).index(study.item), study.name))
     return [*_overview(studies), *map(study_section, studies)]
 
 

@@ -1,4 +1,4 @@
-"""What a stored study must be like, in journals and in exported JSON; its names become those of files."""
+"""The schema of a stored study, in journals and in exported JSON; its names must be valid file names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "check_groups", "check_run", "check_study"]
 
-# Columns of a study's history; the others follow from them.
+# The columns of a history that an export keeps; the others follow from them.
 COLUMNS = (
     "outer_step",
     "train_risk",
@@ -42,7 +42,7 @@ COLUMNS = (
     "weight_norm",
     "regularizer",
 )
-AUTO = "table"  # the study in which ζ may be "auto"
+AUTO = "table"  # the item in which ζ may be "auto"
 
 
 def _one_of(*known: object) -> Check:
@@ -92,11 +92,11 @@ check_run = record(
 
 
 def check_study(study: StudyRecord) -> None:
-    """Check a study that was read.
+    """Check a study that was read from a file.
 
     Raises:
-        UnfitError: names the field and the rule.
-        RunFolderError: its name is not that of a file.
+        UnfitError: a field breaks its rule; the message names both.
+        RunFolderError: the name of the study cannot be that of a file.
     """
     check_name(study.name)
     _STUDY(study._asdict(), study.name)

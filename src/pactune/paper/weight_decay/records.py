@@ -1,4 +1,4 @@
-"""What runs left behind, read from their journals alone or from the small JSON that is exported from them."""
+"""Studies and their runs as records, read from journals or from the small JSON files exported from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pactune.tracking.schema import UnfitError, count
 
 __all__ = ["CELLS", "RunRecord", "StudyRecord", "export_study", "read_studies"]
 
-CELLS = "cells"  # folder of all runs, which studies share
+CELLS = "cells"  # folder of all runs; studies share them
 FORMAT = "pactune study 1"
 RUNNING = {"status": "running"}
 
@@ -28,8 +28,8 @@ class RunRecord(NamedTuple):
     """One run.
 
     Attributes:
-        setting: what the runs of its grid share.
-        cell: what makes it this one.
+        setting: the settings of its grid.
+        cell: its ζ, draw of the images and initial weights.
         rows: its history, a row per outer step.
         plain: the history of plain training beside it.
         end: status, kept run, kept step and ζ; empty while it runs.
@@ -55,16 +55,16 @@ class RunRecord(NamedTuple):
 
 
 class StudyRecord(NamedTuple):
-    """A study: what was asked for, and the runs that there are.
+    """A study and its runs.
 
     Attributes:
-        item: what `pactune reproduce` calls it.
-        name: of its folder.
-        settings: what was asked for.
+        item: the name of its command.
+        name: the name of its folder.
+        settings: its settings.
         records: the runs that have begun.
-        asked: how many runs were asked for.
-        finished: how many of them are finished.
-        facts: versions, when it began and how it ended.
+        asked: number of runs that it asks for.
+        finished: number of runs that are finished.
+        facts: versions, the times of its beginning and end, and its status.
     """
 
     item: str
@@ -81,11 +81,11 @@ class StudyRecord(NamedTuple):
 
 
 def read_studies(home: Path) -> list[StudyRecord]:
-    """Return every study in a folder: those in run folders, and those that were exported as JSON.
+    """Return every study in a folder: those in run folders, and those exported as JSON.
 
     Raises:
-        DataError: there is no such folder, or a study is not as pactune writes it.
-        RunFolderError: a journal or an exported file is no plain file.
+        DataError: there is no such folder, or a study does not fit the schema.
+        RunFolderError: a journal or an exported file is not a plain file.
     """
     if not _is_folder(home):
         where = str(home)[:200]
@@ -98,7 +98,7 @@ def read_studies(home: Path) -> list[StudyRecord]:
 
 
 def _is_folder(path: Path) -> bool:
-    """Tell whether a path is that of a folder; one that the system refuses, as too long, is not."""
+    """Return True if the path is a folder; a path that the system refuses, such as too long a one, is none."""
     try:
         return path.is_dir()
     except OSError:
@@ -109,7 +109,7 @@ def export_study(study: StudyRecord, folder: Path) -> Path:
     """Write a study as one small JSON file, from which `read_studies` reads it again.
 
     Raises:
-        RunFolderError: the study's name is not that of a file, or the file cannot be written.
+        RunFolderError: the name of the study cannot be that of a file, or the file cannot be written.
     """
     path = folder / f"{check_name(study.name)}.json"
     runs = [
@@ -131,7 +131,7 @@ def export_study(study: StudyRecord, folder: Path) -> Path:
 
 
 def _read_study(folder: Path) -> StudyRecord | None:
-    """Return the study of a run folder; None where the folder holds something else."""
+    """Return the study of a run folder; None if the folder holds something else."""
     lines = read_lines(folder)
     starts = [line for line in starts_of(lines) if "groups" in line["settings"]]
     if not starts:
@@ -160,7 +160,7 @@ def _read_study(folder: Path) -> StudyRecord | None:
 
 @contextmanager
 def _checked(path: Path) -> Iterator[None]:
-    """Name the file in which something is not as pactune writes it."""
+    """Add the name of the file to an error about its content."""
     try:
         yield
     except (UnfitError, RunFolderError) as error:
@@ -194,7 +194,7 @@ def _read_exported(paths: Iterable[Path]) -> Iterable[StudyRecord]:
 
 
 def _exported(document: Row) -> StudyRecord:
-    """Return the study in a document."""
+    """Return the study of an exported document."""
     missing = [name for name in StudyRecord._fields if name not in document]
     if missing or not isinstance(document["records"], list):
         raise UnfitError(f"it lacks {', '.join(missing) or 'a list of records'}")

@@ -1,4 +1,4 @@
-"""Which outer step of a run a rule keeps, and how the rules compare over draws of the images."""
+"""The methods that the paper compares: the outer step that each keeps, and their test accuracies over draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["METHODS", "Comparison", "Summary", "compare", "least_norm_row", "ora
 
 Key = tuple[int, int]  # draw and init
 
-# Every method: its name in words, and where its row comes from.
+# The names of the methods in tables; `summarise` says which row of which run each takes.
 METHODS = {
     "plain": "plain training, λ = 0",
     "zero": "ζ = 0, last step",
@@ -31,10 +31,10 @@ class Summary(NamedTuple):
     """Test accuracies of a study by method and by (draw, init).
 
     Attributes:
-        values: of every method that was run.
-        steps: after how many outer steps.
+        values: the accuracies, for every method that was run.
+        steps: the number of outer steps behind them.
         zetas: ζ of Eq. 5 offline and online.
-        diverged: how many runs left the finite numbers; they count with their last row.
+        diverged: number of runs that diverged; they count with their last row.
     """
 
     values: dict[str, dict[Key, float]]
@@ -43,13 +43,13 @@ class Summary(NamedTuple):
     diverged: int
 
     def interval(self, method: str) -> Interval | None:
-        """Return mean and bootstrap interval, None where the method was not run."""
+        """Return mean and bootstrap interval; None if the method was not run."""
         values = self.values.get(method)
         return bootstrap_interval(list(values.values())) if values else None
 
 
 class Comparison(NamedTuple):
-    """One method against another, on the same draws from the same starts."""
+    """One method against another, on the same draws and initial weights."""
 
     gain: Interval
     wins: int
@@ -63,15 +63,15 @@ def least_norm_row(rows: Sequence[Row]) -> Row:
 
 
 def oracle_row(rows: Sequence[Row]) -> Row:
-    """Return the row of maximal test accuracy, the earliest of equals; no user could."""
+    """Return the first row of maximal test accuracy; no user could choose it."""
     return max(rows, key=lambda row: float(row["test_accuracy"]))
 
 
 def summarise(study: StudyRecord) -> Summary:
-    """Gather the methods of a study.
+    """Return the test accuracies of all methods of a study.
 
-    Finished runs count. While none of a study is finished, all are cut at the outer step that each has reached.
-    Plain training counts where it went as far.
+    Only finished runs count. While no run is finished, all runs count up to the last outer step that all have reached.
+    Plain training counts if it has reached the same step.
     """
     total = study.settings["outer_steps"]
     runs = [run for run in study.records if run.rows]
@@ -97,7 +97,7 @@ def summarise(study: StudyRecord) -> Summary:
 
 
 def compare(summary: Summary, method: str, other: str) -> Comparison | None:
-    """Compare two methods on the draws and starts that both have; None where there are none."""
+    """Compare two methods on the draws and initial weights that both have; None if they share none."""
     own, theirs = summary.values.get(method, {}), summary.values.get(other, {})
     shared = [key for key in own if key in theirs]
     if not shared:
@@ -107,7 +107,7 @@ def compare(summary: Summary, method: str, other: str) -> Comparison | None:
 
 
 def _first_zeta(runs: list[RunRecord]) -> list[RunRecord]:
-    """Return the runs at the ζ that was asked for first."""
+    """Return the runs whose ζ is that of the first run."""
     return [run for run in runs if run.cell["zeta"] == runs[0].cell["zeta"]]
 
 

@@ -1,4 +1,4 @@
-"""The figures of section 4.2 and its appendix as numbers, one section of the page per study."""
+"""The sections of the page: words, tables and figures of each study of section 4.2 and its appendix."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pactune.drawing import Line, Panel
+from pactune.drawing import GREY, Line, Panel
 from pactune.paper.intervals import Interval, bootstrap_interval, mean_interval, mean_intervals
 from pactune.paper.weight_decay.facts import fact_table, has_papers_settings, pair_name
 from pactune.paper.weight_decay.method_tables import gain_table, interval_text, method_table
 from pactune.paper.weight_decay.records import RunRecord, StudyRecord
 from pactune.report.page import Section, Table
 
-__all__ = ["MAKERS", "study_section"]
+__all__ = ["SECTION_PARTS", "study_section"]
 
 LAST = 5  # outer steps over which the paper averages the generalisation error
-DECADES = 100.0  # between the least and the largest error of a figure, from which on its axis is logarithmic
+DECADES = 100.0  # the axis is logarithmic if the largest error is this many times the least one
 COLUMNS = {
     "test_accuracy": "test accuracy",
     "valid_accuracy": "validation accuracy",
     "test_risk": "test loss",
     "valid_risk": "validation loss",
 }
-TUNED = (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11)  # colours of tuned runs; 4 is grey, for plain training
+TUNED = (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11)  # colors of tuned runs; grey is for plain training
 PATHS = {"truncated": "K", "windowed": "W"}
 STARTED = ("valid_accuracy", "test_accuracy")
 STARTS = {"kept": "θ goes on", "same": "back to one θ_0", "fresh": "θ_0 drawn anew"}
 
 
 def study_section(study: StudyRecord) -> Section:
-    """Return the section of a study: words, its own table, its figures, and what it was made of."""
-    heading, words, tables, figures = MAKERS[study.item](study)
+    """Return the section of a study: words, tables, figures, and the table of its settings."""
+    heading, words, tables, figures = SECTION_PARTS[study.item](study)
     missing = study.asked - study.finished
     notes = [] if not missing else [f"{missing} of {study.asked} runs are not finished; what there is, is shown."]
     if not has_papers_settings(study):
@@ -52,17 +52,17 @@ Parts = tuple[str, list[str], list[Table], list[Panel]]
 def _curves(study: StudyRecord) -> Parts:
     words = [
         "A weight decay for every parameter, tuned on the validation images: bare validation risk (ζ = 0, dashed), "
-        f"Eq. 5, and plain training with λ fixed at 0. {_shaded(study)}"
+        f"Eq. 5, and plain training with λ fixed at 0. {_interval_note(study)}"
     ]
     columns = {**COLUMNS, "regularizer": "regularizer √Y"}
-    figures = [_family(study, column, title) for column, title in columns.items()]
+    figures = [_column_panel(study, column, title) for column, title in columns.items()]
     figures = [figure._replace(log_y=not figure.title.endswith("accuracy")) for figure in figures]
     return "Curves (Figures 4.2 and C.5–C.13)", words, [method_table(study, every=False)], figures
 
 
 def _table(study: StudyRecord) -> Parts:
-    words = [f"The runs behind the row of the table. {_shaded(study)}"]
-    figures = [_family(study, column, COLUMNS[column]) for column in ("test_accuracy", "valid_accuracy")]
+    words = [f"The runs behind the row of the table. {_interval_note(study)}"]
+    figures = [_column_panel(study, column, COLUMNS[column]) for column in ("test_accuracy", "valid_accuracy")]
     return "Over draws of the images (Table C.1)", words, [method_table(study), gain_table(study)], figures
 
 
@@ -90,8 +90,8 @@ def _correlation(study: StudyRecord) -> Parts:
 
 
 def _scan(study: StudyRecord) -> Parts:
-    words = [f"Test loss and accuracy after the last outer step against ζ; dotted: ζ = 0. {_shaded(study)}"]
-    figures = [_scanned(study, "test_risk")._replace(log_y=True), _scanned(study, "test_accuracy")]
+    words = [f"Test loss and accuracy after the last outer step against ζ; dotted: ζ = 0. {_interval_note(study)}"]
+    figures = [_scan_panel(study, "test_risk")._replace(log_y=True), _scan_panel(study, "test_accuracy")]
     rows = [
         [f"{zeta:g}", *(_percent_or_loss(study.where(zeta=zeta), column) for column in ("test_risk", "test_accuracy"))]
         for zeta in sorted({run.cell["zeta"] for run in study.records if run.rows})
@@ -103,19 +103,20 @@ def _scan(study: StudyRecord) -> Parts:
 def _truncation(study: StudyRecord) -> Parts:
     words = [
         "The regularizer alone is minimised, by gradients that go back through fewer or more inner steps. First its "
-        f"value in each outer step, then √ΣY over all steps so far. {_shaded(study)}"
+        f"value in each outer step, then √ΣY over all steps so far. {_interval_note(study)}"
     ]
     paths = list(dict.fromkeys(run.setting["path"] for run in study.records))
     each, running = [], []
     for color, path in enumerate(paths):
         runs, label = study.where(path=path), _path_label(path, study)
         each.append(_mean_line(label, runs, lambda run: run.column("regularizer"), color))
-        running.append(_mean_line(label, runs, _running, color))
+        running.append(_mean_line(label, runs, _running_regularizer, color))
     rows = [[a.label, f"{a.y[-1]:.4g}", f"{b.y[-1]:.4g}"] for a, b in zip(each, running, strict=True) if a.y]
     tables = [Table(("gradient", "√Y in the last outer step", "√ΣY over all steps"), rows)]
     titles = ("regularizer √Y per outer step", "running value √ΣY")
     figures = [
-        Panel(t, "outer step", t, [*filter(_drawn, lines)]) for t, lines in zip(titles, (each, running), strict=True)
+        Panel(t, "outer step", t, [*filter(_has_points, lines)])
+        for t, lines in zip(titles, (each, running), strict=True)
     ]
     return "Truncation (Figure B.1)", words, tables, figures
 
@@ -123,7 +124,7 @@ def _truncation(study: StudyRecord) -> Parts:
 def _restart(study: StudyRecord) -> Parts:
     words = [
         "θ_0 set back (to one value, or to a fresh draw) at every outer step, beside runs that go on; the paper "
-        f"mentions this experiment and does not show it. Dashed: ζ = 0. {_shaded(study)}"
+        f"mentions this experiment and does not show it. Dashed: ζ = 0. {_interval_note(study)}"
     ]
     figures = []
     for column in ("test_accuracy", "valid_accuracy"):
@@ -133,7 +134,7 @@ def _restart(study: StudyRecord) -> Parts:
                 dash = "solid" if zeta else "dash"
                 runs = study.where(start=start, zeta=zeta)
                 lines.append(_mean_line(f"{label}, ζ = {zeta:g}", runs, lambda r: r.column(column), color, dash))  # noqa: B023
-        figures.append(Panel(COLUMNS[column], "outer step", COLUMNS[column], [*filter(_drawn, lines)]))
+        figures.append(Panel(COLUMNS[column], "outer step", COLUMNS[column], [*filter(_has_points, lines)]))
     rows = [
         [label, f"{zeta:g}", *(_percent_or_loss(study.where(start=start, zeta=zeta), c) for c in STARTED)]
         for start, label in STARTS.items()
@@ -143,7 +144,7 @@ def _restart(study: StudyRecord) -> Parts:
     return "Restart (mentioned in appendix C.2, not shown there)", words, tables, figures
 
 
-MAKERS: dict[str, Callable[[StudyRecord], Parts]] = {
+SECTION_PARTS: dict[str, Callable[[StudyRecord], Parts]] = {
     "weight-decay": _curves,
     "table": _table,
     "correlation": _correlation,
@@ -153,8 +154,8 @@ MAKERS: dict[str, Callable[[StudyRecord], Parts]] = {
 }
 
 
-def _family(study: StudyRecord, column: str, title: str) -> Panel:
-    """Return the curves of a column: ζ = 0, every other ζ, and plain training."""
+def _column_panel(study: StudyRecord, column: str, title: str) -> Panel:
+    """Return the curves of a column at every ζ, and those of plain training."""
     keys = list(dict.fromkeys((run.cell["zeta"], run.setting["online"]) for run in study.records))
     lines = []
     for color, (zeta, online) in zip(itertools.cycle(TUNED), keys, strict=False):
@@ -162,8 +163,8 @@ def _family(study: StudyRecord, column: str, title: str) -> Panel:
         runs = study.where(zeta=zeta, online=online)
         lines.append(_mean_line(label, runs, lambda run: run.column(column), color, "solid" if zeta else "dash"))
     plain = [run for run in study.records if run.plain and column in run.plain[0]]
-    lines.append(_mean_line("plain training", plain, lambda run: [row[column] for row in run.plain], 4, "dot"))
-    return Panel(title, "outer step", title, [*filter(_drawn, lines)])
+    lines.append(_mean_line("plain training", plain, lambda run: [row[column] for row in run.plain], GREY, "dot"))
+    return Panel(title, "outer step", title, [*filter(_has_points, lines)])
 
 
 def _mean_line(
@@ -173,38 +174,38 @@ def _mean_line(
     color: int,
     dash: str = "solid",
 ) -> Line:
-    """Return the mean curve of several runs with its 95 % interval, as far as all of them go."""
+    """Return the mean curve of several runs with its 95 % interval, up to the last step that all of them have."""
     rows = [values(run) for run in runs if run.rows]
     length = min(map(len, rows), default=0)
     if not length:
         return Line(label, [], [], dash, color)
     found = mean_intervals([row[:length] for row in rows])
-    band = None if len(rows) < 2 else _possible(found, rows)
+    band = None if len(rows) < 2 else _cut_band(found, rows)
     return Line(label, list(range(1, length + 1)), [i["mean"] for i in found], dash, color, band)
 
 
-def _possible(intervals: Sequence[Interval], rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Return both ends of intervals, not below the least value seen, and shares not above 1."""
+def _cut_band(intervals: Sequence[Interval], rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Return both ends of intervals, cut at the least value that occurs, and at 1 if all values are at most 1."""
     least, most = min(map(min, rows)), max(map(max, rows))
     high = 1.0 if most <= 1 else math.inf
     return [max(least, i["low"]) for i in intervals], [min(high, i["high"]) for i in intervals]
 
 
-def _scanned(study: StudyRecord, column: str) -> Panel:
+def _scan_panel(study: StudyRecord, column: str) -> Panel:
     by_zeta: dict[float, list[float]] = {}
     for run in study.records:
         if run.rows:
             by_zeta.setdefault(run.cell["zeta"], []).append(run.rows[-1][column])
     zetas = sorted(zeta for zeta in by_zeta if zeta > 0)
-    lines = [_level("Eq. 5", zetas, [by_zeta[zeta] for zeta in zetas], "solid", 1)]
+    lines = [_zeta_line("Eq. 5", zetas, [by_zeta[zeta] for zeta in zetas], "solid", 1)]
     if 0 in by_zeta and zetas:
-        lines.append(_level("ζ = 0", [zetas[0], zetas[-1]], [by_zeta[0]] * 2, "dot", 0))
+        lines.append(_zeta_line("ζ = 0", [zetas[0], zetas[-1]], [by_zeta[0]] * 2, "dot", 0))
     return Panel(f"{COLUMNS[column]} against ζ", "ζ", COLUMNS[column], lines if zetas else [], log_x=True)
 
 
-def _level(label: str, zetas: Sequence[float], values: Sequence[Sequence[float]], dash: str, color: int) -> Line:
+def _zeta_line(label: str, zetas: Sequence[float], values: Sequence[Sequence[float]], dash: str, color: int) -> Line:
     found = [mean_interval(value) for value in values]
-    band = _possible(found, values) if found else None
+    band = _cut_band(found, values) if found else None
     return Line(label, zetas, [i["mean"] for i in found], dash, color, band)
 
 
@@ -217,10 +218,10 @@ def _percent_or_loss(runs: Sequence[RunRecord], column: str) -> str:
 def _error_and_regularizer(run: RunRecord) -> tuple[float, float]:
     last: list[dict[str, Any]] = run.rows[-LAST:]
     error = float(np.mean([row["test_risk"] - row["valid_risk"] for row in last]))
-    return error, _running(run)[-1]
+    return error, _running_regularizer(run)[-1]
 
 
-def _running(run: RunRecord) -> list[float]:
+def _running_regularizer(run: RunRecord) -> list[float]:
     """Return √ΣY over all steps so far."""
     return [math.sqrt(y) for y in np.cumsum(np.square(run.column("regularizer")))]
 
@@ -231,8 +232,8 @@ def _path_label(path: str, study: StudyRecord) -> str:
     return "K = ∞" if full else f"{PATHS[kind]} = {size}"
 
 
-def _shaded(study: StudyRecord) -> str:
-    """Say what the intervals are over."""
+def _interval_note(study: StudyRecord) -> str:
+    """Return the sentence that says what varies within the shaded intervals."""
     draws, inits = ({run.cell[key] for run in study.records} for key in ("draw", "init"))
     if len(draws) * len(inits) == 1:
         return "One run each."
@@ -241,5 +242,5 @@ def _shaded(study: StudyRecord) -> str:
     return f"Shaded: 95 % intervals over {over}."
 
 
-def _drawn(line: Line) -> bool:
+def _has_points(line: Line) -> bool:
     return bool(line.x)

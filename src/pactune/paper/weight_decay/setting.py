@@ -1,4 +1,4 @@
-"""A weight decay for every parameter (section 4.2): the settings of a run, and the tuner they make."""
+"""A weight decay for every parameter (section 4.2): the settings of a run, and the tuner built from them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Build = Callable[..., Tuner]
 
 
 class PaperRow(NamedTuple):
-    """What the paper has for a classifier and a data set, accuracies in per cent with their intervals.
+    """The paper's numbers for a classifier and a data set.
 
     Attributes:
-        min_norm: of the strategy of least weight norm (Table C.1).
-        regularized: of Eq. 5, offline.
-        printed: ζ as printed under the figures, offline.
-        printed_online: ζ as printed under the figures, online.
-        offline: the same in the scale of Eq. 5.
-        online: the same in the scale of Eq. 5.
+        min_norm: test accuracy of the strategy of least weight norm (Table C.1), in per cent with its interval.
+        regularized: test accuracy of Eq. 5, offline, in the same form.
+        printed: ζ of the offline runs, as printed under the figures.
+        printed_online: ζ of the online runs, as printed under the figures.
+        offline: ζ of the offline runs in the scale of Eq. 5.
+        online: ζ of the online runs in the scale of Eq. 5.
     """
 
     min_norm: tuple[float, float, float]
@@ -58,32 +58,35 @@ PAPER: dict[tuple[str, str], PaperRow] = {
     ("resnet34", "mnist"): PaperRow((52.5, 50.6, 54.1), (58.6, 55.9, 60.8), 3.41e-3, 1.73e-4, 5.8e-6, 3.0e-8),
     ("resnet34", "cifar10"): PaperRow((14.4, 13.6, 15.2), (16.1, 15.5, 16.7), 3.17e-3, 1.73e-4, 5.0e-6, 3.0e-8),
 }
-PAPER_ROWS = {"mnist": 50, "cifar10": 4}  # images per test batch of the authors, who normalise each by itself
+PAPER_ROWS = {
+    "mnist": 50,
+    "cifar10": 4,
+}  # images per test batch of the authors; BatchNorm normalises each batch separately
 
 
 def paper_zeta(model: str, data: str, *, online: bool = False) -> float:
-    """Return the paper's ζ in the scale of Eq. 5; that of MNIST for other data."""
+    """Return the paper's ζ in the scale of Eq. 5; data sets other than CIFAR-10 take that of MNIST."""
     row = PAPER[model, data if data == "cifar10" else "mnist"]
     return row.online if online else row.offline
 
 
 @dataclass(frozen=True)
 class StudySetting:
-    """What runs in one grid share; the defaults are the paper's.
+    """The settings that all runs of a grid share; the defaults are the paper's.
 
     Attributes:
         model: the classifier.
         data: the data set.
-        online: move λ at every inner step too (Algorithm C.2).
-        start: "kept" goes on from outer step to outer step, as the paper does; "same" starts each at one θ_0,
-            "fresh" at a new draw.
+        online: update λ at every inner step too (Algorithm C.2).
+        start: where an outer step starts: at the end of the one before ("kept", as in the paper), always at the same
+            θ_0 ("same"), or at a new draw ("fresh").
         path: the estimator of the regularizer's gradient, "truncated-K" or "windowed-W".
         alone: minimise the regularizer alone.
         protocol: evaluate in `eval()` mode, or with batch statistics as the authors do ("paper").
         inner_steps: T.
-        lr: of Adam.
-        outer_lr: of RMSprop, with α 0.99 and ε 1e-8.
-        rows: training images, and as many validation images.
+        lr: step size of Adam.
+        outer_lr: step size of RMSprop, with α 0.99 and ε 1e-8.
+        rows: number of training images, and of validation images.
     """
 
     model: ModelName = "linear"
@@ -100,16 +103,16 @@ class StudySetting:
 
     @property
     def name(self) -> str:
-        """The name of the folder of its runs: the pair, and what differs from the paper."""
+        """The name of the folder of its runs: classifier, data set, and the settings that differ from the paper's."""
         return ",".join([f"model={self.model}", f"data={self.data}", *self.differences()])
 
     def differences(self) -> list[str]:
-        """Return what differs from the paper's settings."""
+        """Return the settings that differ from the paper's."""
         others = [field for field in fields(self) if field.name not in ("model", "data")]
         return [f"{f.name}={getattr(self, f.name)}" for f in others if getattr(self, f.name) != f.default]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all settings as JSON can hold them."""
+        """Return all settings for JSON."""
         return asdict(self)
 
     def estimator(self) -> Estimator:
@@ -121,13 +124,13 @@ class StudySetting:
 
 
 def builder(setting: StudySetting, images: Images, device: torch.device | str, engine: str = "auto") -> Build:
-    """Return `build(zeta, draw, init)`: a tuner from a plain description of its run.
+    """Return the function `build(zeta, draw, init)`, which makes the tuner of one run.
 
     Args:
-        setting: what all runs share.
+        setting: the settings of all runs.
         images: the data set.
-        device: where they run.
-        engine: how inner steps are run, where the tuner runs by itself.
+        device: device of all runs.
+        engine: how inner steps are run if the tuner runs outside a grid.
     """
 
     def build(*, zeta: Zeta, draw: int, init: int) -> Tuner:
@@ -141,7 +144,7 @@ def builder(setting: StudySetting, images: Images, device: torch.device | str, e
             inner_steps=setting.inner_steps,
             outer=torch.optim.RMSprop(hyper.parameters(), lr=setting.outer_lr, alpha=0.99, eps=1e-8),
             objective=PACBayes(zeta=zeta),
-            # R_V is free of λ, so that K = 0 leaves the regularizer alone.
+            # R_V does not depend on λ, so K = 0 removes its gradient and leaves that of the regularizer.
             hypergradient=Truncated(0 if setting.alone else 1),
             path_hypergradient=setting.estimator(),
             restart=setting.start != "kept",
@@ -157,7 +160,7 @@ def builder(setting: StudySetting, images: Images, device: torch.device | str, e
 def evaluation_set(
     setting: StudySetting, images: Images, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the test set as the model takes it."""
+    """Return the test set in the shape that the model takes."""
     x, y = images.test
     return _inputs(setting, x).to(device), y.to(device)
 

@@ -1,4 +1,4 @@
-"""The studies of section 4.2 and its appendix: which runs each is made of, and how they are run."""
+"""The studies of section 4.2 and its appendix: the runs of each, and the function that runs them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PATHS = ("truncated-0", "truncated-1", "windowed-10", "windowed-100", "windowed-
 
 
 class Group(NamedTuple):
-    """Runs that share a setting and so can go together; `plain` adds plain training beside each."""
+    """Runs that share a setting, so that they can run together; `plain` adds plain training beside each."""
 
     setting: StudySetting
     cells: list[Cell]
@@ -47,12 +47,12 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is run.
+    """How much a study runs.
 
     Attributes:
-        outer_steps: how often λ moves.
-        draws: draws of the images, as numbers.
-        inits: initial weights per draw.
+        outer_steps: number of updates of λ.
+        draws: numbers of the draws of the images.
+        inits: number of initial weights per draw.
     """
 
     outer_steps: int = 100
@@ -60,7 +60,7 @@ class Scale:
     inits: int = 5
 
     def cells(self, *zetas: float | str) -> list[Cell]:
-        """Return all cells at these ζ."""
+        """Return the cells of these ζ for all draws and initial weights."""
         return [{"zeta": z, "draw": d, "init": i} for z in zetas for d in self.draws for i in range(self.inits)]
 
 
@@ -69,10 +69,10 @@ class Study:
     """A study as `pactune reproduce` runs it.
 
     Attributes:
-        item: what the command is called.
+        item: the name of its command.
         groups: its runs.
-        outer_steps: of each.
-        tag: what tells it from the same item with other settings.
+        outer_steps: number of outer steps of each run.
+        tag: ends the name of its folder, so that other settings of the same item get another folder.
     """
 
     item: str
@@ -87,7 +87,7 @@ class Study:
         return "-".join(filter(None, (self.item, first.model, first.data, self.tag)))
 
     def settings(self) -> dict[str, Any]:
-        """Return what the journal holds."""
+        """Return the settings that the journal stores."""
         groups = [
             {"folder": g.setting.name, "setting": g.setting.as_dict(), "cells": g.cells, "plain": g.plain}
             for g in self.groups
@@ -95,7 +95,7 @@ class Study:
         return {"outer_steps": self.outer_steps, "groups": groups}
 
 
-# The quick forms: large steps, so that ζ = 0 overfits the validation images within a second, and Eq. 5 does not.
+# The quick forms take large steps, so that ζ = 0 overfits the validation images within a second and Eq. 5 does not.
 QUICK = StudySetting(inner_steps=20, lr=5e-3, outer_lr=1e-1)
 QUICK_SCALE = Scale(outer_steps=24, inits=2)
 QUICK_ZETA = 1e-4
@@ -103,7 +103,7 @@ QUICK_ZETAS = (0.0, 1e-6, 1e-5, QUICK_ZETA)
 
 
 def curves(setting: StudySetting, scale: Scale, zetas: Sequence[float]) -> Study:
-    """Test and validation curves at ζ = 0 and other ζ, with plain training (Figures 4.2 and C.5 to C.13)."""
+    """Return the study of test and validation curves at ζ = 0 and other ζ (Figures 4.2 and C.5 to C.13)."""
     groups = (_base(setting, scale), Group(setting, scale.cells(*_positive(setting, zetas))))
     return Study("weight-decay", groups, scale.outer_steps, _tag(setting, scale))
 
@@ -111,7 +111,7 @@ def curves(setting: StudySetting, scale: Scale, zetas: Sequence[float]) -> Study
 def table(
     setting: StudySetting, scale: Scale, zetas: Sequence[float] = (), *, online: bool = False, auto: bool = False
 ) -> Study:
-    """One row of the paper's table over draws of the images: ζ = 0, Eq. 5 offline and online, and `zeta="auto"`."""
+    """Return the study behind a row of Table C.1: ζ = 0, Eq. 5 offline and online, and `zeta="auto"`."""
     groups = [_base(setting, scale), Group(setting, scale.cells(*_positive(setting, zetas)))]
     if online:
         moving = replace(setting, online=True)
@@ -122,13 +122,13 @@ def table(
 
 
 def zeta_grid(item: str, setting: StudySetting, scale: Scale, zetas: Sequence[float]) -> Study:
-    """Runs over a range of ζ, for `correlation` and `scan`, which share them."""
+    """Return the study over a range of ζ; `correlation` and `scan` share its runs."""
     groups = (_base(setting, scale), Group(setting, scale.cells(*[zeta for zeta in zetas if zeta])))
     return Study(item, groups, scale.outer_steps, _tag(setting, scale))
 
 
 def truncation(setting: StudySetting, scale: Scale, paths: Sequence[str] = PATHS) -> Study:
-    """The regularizer minimised alone, by gradients of different truncation (Figure B.1)."""
+    """Return the study that minimises the regularizer alone, by gradients of different truncation (Figure B.1)."""
     last = f"windowed-{setting.inner_steps}"
     kept = [path for path in paths if int(path.partition("-")[2]) < setting.inner_steps]
     groups = [Group(replace(setting, alone=True, path=path), scale.cells(1.0)) for path in [*kept, last]]
@@ -136,7 +136,7 @@ def truncation(setting: StudySetting, scale: Scale, paths: Sequence[str] = PATHS
 
 
 def restart(setting: StudySetting, scale: Scale, zetas: Sequence[float] = ()) -> Study:
-    """θ_0 set back or drawn anew at every outer step, beside runs that go on (mentioned in the paper, not shown)."""
+    """Return the study that resets or redraws θ_0 at every outer step (the paper mentions it without results)."""
     starts: tuple[Start, ...] = ("kept", "same", "fresh")
     groups = []
     for start in starts:
@@ -147,13 +147,13 @@ def restart(setting: StudySetting, scale: Scale, zetas: Sequence[float] = ()) ->
 
 
 def run_study(study: Study, home: Path, load: Callable[[DataName], Images], execution: Execution) -> Path:
-    """Run what is not finished yet; runs that another study in the same folder made are not made again.
+    """Run all runs of a study that are not finished yet; studies in the same folder share their runs.
 
     Args:
-        study: what to run.
+        study: the study.
         home: folder of all studies.
-        load: returns a data set.
-        execution: where and how.
+        load: returns a data set by its name.
+        execution: where and how to run.
 
     Returns:
         The folder of the study.
@@ -176,18 +176,18 @@ def run_study(study: Study, home: Path, load: Callable[[DataName], Images], exec
 
 
 def _machine(device: str) -> str:
-    """Return what the device is called by its maker."""
+    """Return the product name of the device."""
     found = torch.device(device)
     return torch.cuda.get_device_name(found) if found.type == "cuda" else platform.processor() or platform.machine()
 
 
 def _base(setting: StudySetting, scale: Scale) -> Group:
-    """Return the runs of Eq. 4 (ζ = 0), the baseline of both algorithms, with plain training beside them."""
+    """Return the runs of Eq. 4 (ζ = 0) with plain training beside them: the baseline of both algorithms."""
     return Group(replace(setting, online=False), scale.cells(0.0), plain=True)
 
 
 def _positive(setting: StudySetting, zetas: Sequence[float]) -> list[float]:
-    """Return the ζ > 0 that are asked for; the paper's where there are none."""
+    """Return the positive ζ of a list, or the paper's ζ if the list has none."""
     return [z for z in zetas if z] or [paper_zeta(setting.model, setting.data, online=setting.online)]
 
 
