@@ -58,10 +58,8 @@ PAPER: dict[tuple[str, str], PaperRow] = {
     ("resnet34", "mnist"): PaperRow((52.5, 50.6, 54.1), (58.6, 55.9, 60.8), 3.41e-3, 1.73e-4, 5.8e-6, 3.0e-8),
     ("resnet34", "cifar10"): PaperRow((14.4, 13.6, 15.2), (16.1, 15.5, 16.7), 3.17e-3, 1.73e-4, 5.0e-6, 3.0e-8),
 }
-PAPER_ROWS = {
-    "mnist": 50,
-    "cifar10": 4,
-}  # images per test batch of the authors; BatchNorm normalises each batch separately
+# Images per test batch of the authors, whose BatchNorm normalises each test batch separately.
+PAPER_ROWS = {"mnist": 50, "cifar10": 4}
 
 
 def paper_zeta(model: str, data: str, *, online: bool = False) -> float:
