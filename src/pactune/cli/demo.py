@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Tune 650 weight decays on 50 images of digits: validation risk alone beside the PAC-Bayes objective."""
     from pactune.demo.digits import DemoSettings, run_demo
-    from pactune.demo.page import HEADER, demo_lines, write_demo_page
+    from pactune.demo.page import HEADER, demo_rows, write_demo_page
     from pactune.report.page import Table
 
     output.mkdir(parents=True, exist_ok=True)
@@ -31,11 +31,11 @@ def demo(
         typer.echo("pactune: interrupted before there was anything to compare", err=True)
         raise typer.Exit(130) from None
     page = write_demo_page(runs, settings, output / "report.html")
-    lines, verdict = demo_lines(runs), runs.auto.verdict
+    rows, verdict = demo_rows(runs), runs.auto.verdict
     print_result(
         output_format,
-        {"runs": [line._asdict() for line in lines], "verdict": verdict, "report": str(page)},
-        [("", Table(HEADER, [line.cells() for line in lines]))],
+        {"runs": [row._asdict() for row in rows], "verdict": verdict, "report": str(page)},
+        [("", Table(HEADER, [row.cells() for row in rows]))],
         ["", verdict, f"report: {page}"],
         compact=True,
     )

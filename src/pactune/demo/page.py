@@ -12,10 +12,10 @@ from pactune.drawing import BLUE, GREY, RED, Panel, history_line
 from pactune.report.page import Section, Table, write_page
 from pactune.results.result import Result
 
-__all__ = ["DemoLine", "demo_lines", "write_demo_page"]
+__all__ = ["DemoRow", "demo_rows", "write_demo_page"]
 
 
-class DemoLine(NamedTuple):
+class DemoRow(NamedTuple):
     """One row of the demo's table."""
 
     name: str
@@ -34,22 +34,22 @@ class DemoLine(NamedTuple):
 HEADER = ("run", "step", "validation", "test", "regularizer √Y")
 
 
-def demo_lines(runs: DemoRuns) -> list[DemoLine]:
+def demo_rows(runs: DemoRuns) -> list[DemoRow]:
     """Return the rows of the demo's table; only they look at the test set."""
     zero, auto = runs.zero, runs.auto
     chosen = f"{auto.zeta:.2g}" if auto.kept_run == "tuned" else "plain training"
     best = max(zero.rows, key=lambda row: float(row["test_accuracy"]))
     return [
-        _line("plain training", zero.plain_rows[-1]),
-        _line("ζ = 0, last step", zero.rows[-1]),
-        _line(f'ζ = "auto": {chosen}', auto.kept),
-        _line("ζ = 0, best step by test", best),
+        _demo_row("plain training", zero.plain_rows[-1]),
+        _demo_row("ζ = 0, last step", zero.rows[-1]),
+        _demo_row(f'ζ = "auto": {chosen}', auto.kept),
+        _demo_row("ζ = 0, best step by test", best),
     ]
 
 
 def write_demo_page(runs: DemoRuns, settings: DemoSettings, path: Path) -> Path:
     """Write the page to `path`."""
-    rows = [line.cells() for line in demo_lines(runs)]
+    rows = [row.cells() for row in demo_rows(runs)]
     words = [
         "A linear classifier with a weight decay of its own for each of its 650 parameters, trained on "
         f"{settings.rows} images and tuned on {settings.rows} others; "
@@ -100,5 +100,5 @@ def _trials(result: Result) -> Panel:
     return Panel("held-out score", "outer step", "score (smaller is better)", lines)
 
 
-def _line(name: str, row: Row) -> DemoLine:
-    return DemoLine(name, row["outer_step"], row["valid_accuracy"], row["test_accuracy"], row.get("regularizer"))
+def _demo_row(name: str, row: Row) -> DemoRow:
+    return DemoRow(name, row["outer_step"], row["valid_accuracy"], row["test_accuracy"], row.get("regularizer"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -67,26 +66,34 @@ def _table(study: StudyRecord) -> Parts:
 
 
 def _correlation(study: StudyRecord) -> Parts:
-    points = [(run, *_error_and_regularizer(run)) for run in study.records if run.rows]
-    zetas = sorted({run.cell["zeta"] for run, _, _ in points})
-    lines = []
-    for color, zeta in enumerate(zetas):
-        own = [(x, y) for run, y, x in points if run.cell["zeta"] == zeta]
-        lines.append(Line(f"ζ = {zeta:g}", [x for x, _ in own], [y for _, y in own], color=color, mode="markers"))
-    errors = [y for _, y, _ in points]
-    wide = bool(errors) and 0 < DECADES * min(errors) < max(errors)
-    figure = Panel("generalisation error", "√ΣY over all steps", "test loss − validation loss", lines, log_x=True)
-    figure = figure._replace(log_y=wide)
+    points = [(run.cell["zeta"], *_regularizer_and_error(run)) for run in study.records if run.rows]
     words = [
         "Generalisation error, the mean of test loss minus validation loss over the last "
         f"{LAST} outer steps, against the regularizer over all steps of the run."
     ]
-    tables = []
-    if len(zetas) > 1:
-        x, y = np.array([x for _, _, x in points]), np.array(errors)
-        shown = [f"{stats.pearsonr(np.log(x), y).statistic:+.3f}", f"{stats.spearmanr(x, y).statistic:+.3f}"]
-        tables = [Table(("runs", "Pearson, log regularizer", "Spearman"), [[str(len(points)), *shown]])]
-    return "Generalisation error and regularizer (Figures 4.3 and C.14–C.16)", words, tables, [figure]
+    several = len({zeta for zeta, _, _ in points}) > 1
+    tables = [_correlation_table([x for _, x, _ in points], [y for _, _, y in points])] if several else []
+    title = "Generalisation error and regularizer (Figures 4.3 and C.14–C.16)"
+    return title, words, tables, [_correlation_panel(points)]
+
+
+def _correlation_panel(points: Sequence[tuple[float, float, float]]) -> Panel:
+    """Return the points (ζ, regularizer, error) of all runs, a color per ζ."""
+    lines = []
+    for color, zeta in enumerate(sorted({zeta for zeta, _, _ in points})):
+        own = [(x, y) for value, x, y in points if value == zeta]
+        lines.append(Line(f"ζ = {zeta:g}", [x for x, _ in own], [y for _, y in own], color=color, mode="markers"))
+    errors = [y for _, _, y in points]
+    wide = bool(errors) and 0 < DECADES * min(errors) < max(errors)
+    titles = ("generalisation error", "√ΣY over all steps", "test loss − validation loss")
+    return Panel(*titles, lines, log_x=True, log_y=wide)
+
+
+def _correlation_table(regularizers: Sequence[float], errors: Sequence[float]) -> Table:
+    pearson = stats.pearsonr(np.log(regularizers), np.array(errors)).statistic
+    spearman = stats.spearmanr(regularizers, errors).statistic
+    row = [str(len(errors)), f"{pearson:+.3f}", f"{spearman:+.3f}"]
+    return Table(("runs", "Pearson, log regularizer", "Spearman"), [row])
 
 
 def _scan(study: StudyRecord) -> Parts:
@@ -126,15 +133,7 @@ def _restart(study: StudyRecord) -> Parts:
         "θ_0 set back (to one value, or to a fresh draw) at every outer step, beside runs that go on; the paper "
         f"mentions this experiment and does not show it. Dashed: ζ = 0. {_interval_note(study)}"
     ]
-    figures = []
-    for column in ("test_accuracy", "valid_accuracy"):
-        lines = []
-        for color, (start, label) in enumerate(STARTS.items()):
-            for zeta in sorted({run.cell["zeta"] for run in study.where(start=start)}):
-                dash = "solid" if zeta else "dash"
-                runs = study.where(start=start, zeta=zeta)
-                lines.append(_mean_line(f"{label}, ζ = {zeta:g}", runs, lambda r: r.column(column), color, dash))  # noqa: B023
-        figures.append(Panel(COLUMNS[column], "outer step", COLUMNS[column], [*filter(_has_points, lines)]))
+    figures = [_restart_panel(study, column) for column in ("test_accuracy", "valid_accuracy")]
     rows = [
         [label, f"{zeta:g}", *(_percent_or_loss(study.where(start=start, zeta=zeta), c) for c in STARTED)]
         for start, label in STARTS.items()
@@ -142,6 +141,15 @@ def _restart(study: StudyRecord) -> Parts:
     ]
     tables = [Table(("every outer step", "ζ", "validation accuracy, %", "test accuracy, %"), rows)]
     return "Restart (mentioned in appendix C.2, not shown there)", words, tables, figures
+
+
+def _restart_panel(study: StudyRecord, column: str) -> Panel:
+    lines = []
+    for color, (start, label) in enumerate(STARTS.items()):
+        for zeta in sorted({run.cell["zeta"] for run in study.where(start=start)}):
+            runs, dash = study.where(start=start, zeta=zeta), "solid" if zeta else "dash"
+            lines.append(_mean_line(f"{label}, ζ = {zeta:g}", runs, lambda run: run.column(column), color, dash))
+    return Panel(COLUMNS[column], "outer step", COLUMNS[column], [*filter(_has_points, lines)])
 
 
 SECTION_PARTS: dict[str, Callable[[StudyRecord], Parts]] = {
@@ -215,10 +223,10 @@ def _percent_or_loss(runs: Sequence[RunRecord], column: str) -> str:
     return interval_text(bootstrap_interval([factor * run.rows[-1][column] for run in runs if run.rows]), factor == 1)
 
 
-def _error_and_regularizer(run: RunRecord) -> tuple[float, float]:
-    last: list[dict[str, Any]] = run.rows[-LAST:]
+def _regularizer_and_error(run: RunRecord) -> tuple[float, float]:
+    last = run.rows[-LAST:]
     error = float(np.mean([row["test_risk"] - row["valid_risk"] for row in last]))
-    return error, _running_regularizer(run)[-1]
+    return _running_regularizer(run)[-1], error
 
 
 def _running_regularizer(run: RunRecord) -> list[float]:
