@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pactune.paper.attempt_cases import ATTEMPTS
-from pactune.paper.attempts import run_attempt
-from pactune.paper.coverage import CoverageStudy, Mode, run_coverage
+from pactune.paper.certificates.attempt_cases import ATTEMPTS
+from pactune.paper.certificates.attempts import run_attempt
+from pactune.paper.certificates.coverage import CoverageStudy, Mode, run_coverage
 
 OVERFIT = {"decay": 0.1, "inverse_temperature": 50.0}
 TUNED_HARD = {"decay": 4.0, "dimensions": 200, "rows": 50, "inverse_temperature": 1000.0}

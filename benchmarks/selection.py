@@ -22,7 +22,7 @@ from sklearn.feature_selection import SequentialFeatureSelector
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import PredefinedSplit
 
-from pactune.paper.freedman_data import FreedmanData, freedman_data
+from pactune.paper.freedman.data import FreedmanData, freedman_data
 from pactune.selection import ForwardSelector
 
 SELECTED = 20

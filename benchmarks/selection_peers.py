@@ -25,7 +25,7 @@ from sklearn.linear_model import LassoCV, LinearRegression
 from sklearn.metrics import r2_score
 from sklearn.model_selection import train_test_split
 
-from pactune.paper.freedman_data import TRUE_FEATURES, freedman_data, held_out_error
+from pactune.paper.freedman.data import TRUE_FEATURES, freedman_data, held_out_error
 from pactune.selection import ForwardSelector
 
 Select = Callable[[np.ndarray, np.ndarray, int], list[int]]

@@ -11,7 +11,7 @@ from typing import Any
 
 from claims.text import fill_tables
 
-from pactune.paper.pages.certificate import HEADER, table_rows
+from pactune.paper.certificates.page import HEADER, table_rows
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "certificates.md"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from claims.text import fill_tables
 
-from pactune.paper.pages.methods import gains_table, markdown, methods_table, ordered
-from pactune.paper.pages.weight_decay import study_section
-from pactune.paper.records import StudyRecord, read_studies
+from pactune.paper.weight_decay.method_tables import gains_table, markdown, methods_table, ordered
+from pactune.paper.weight_decay.records import StudyRecord, read_studies
+from pactune.paper.weight_decay.sections import study_section
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction.md"

@@ -17,6 +17,7 @@ LAYERS = [
     {"errors"},
     {"checks", "extras"},
     {"columns", "trees"},
+    {"drawing"},
     {"interrupts", "streams"},
     {"problem"},
     {"parallel"},

@@ -8,8 +8,8 @@ from functools import cache
 
 from claims.text import ROOT, n, read
 from pactune.paper.intervals import bootstrap_interval
-from pactune.paper.records import RunRecord, StudyRecord, read_studies
-from pactune.paper.rules import Comparison, Summary, compare, least_norm_row, summarise
+from pactune.paper.weight_decay.records import RunRecord, StudyRecord, read_studies
+from pactune.paper.weight_decay.rules import Comparison, Summary, compare, least_norm_row, summarise
 
 __all__ = ["ALLOWED", "claims"]
 

@@ -14,7 +14,7 @@ import pactune as pt
 from pactune import bounds
 from pactune.bounds.rounding import round_down, round_up
 from pactune.cli.app import app
-from pactune.paper.pages.certificate import table_rows
+from pactune.paper.certificates.page import table_rows
 
 
 def counted(errors: int, rows: int, delta: float = 0.05) -> bounds.Certificate:

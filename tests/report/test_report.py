@@ -10,17 +10,19 @@ import pytest
 
 import pactune as pt
 from pactune.cli import main
+from pactune.drawing import Line, Panel
 from pactune.errors import DataError
-from pactune.paper import studies
-from pactune.paper.cells import Execution
 from pactune.paper.data import load_images
-from pactune.paper.pages.folder import write_report
-from pactune.paper.pages.methods import markdown, methods_table
-from pactune.paper.pages.weight_decay import study_section
-from pactune.paper.records import read_studies
-from pactune.paper.studies import Scale, run_study
-from pactune.paper.weight_decay import PAPER, StudySetting
-from pactune.report.page import Figure, Line, Section, write_page
+from pactune.paper.weight_decay import studies
+from pactune.paper.weight_decay.cells import Execution
+from pactune.paper.weight_decay.method_tables import markdown, methods_table
+from pactune.paper.weight_decay.page import study_sections
+from pactune.paper.weight_decay.records import read_studies
+from pactune.paper.weight_decay.sections import study_section
+from pactune.paper.weight_decay.setting import PAPER, StudySetting
+from pactune.paper.weight_decay.studies import Scale, run_study
+from pactune.report.folder import write_report
+from pactune.report.page import Section, write_page
 from pactune.tracking import RunFolder
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
@@ -29,6 +31,11 @@ _spec.loader.exec_module(browser)
 
 TINY = StudySetting(data="digits", inner_steps=3, lr=1e-2)
 SCALE = Scale(outer_steps=4, inits=2)
+
+
+def report_on(home: Path, output: Path | None = None) -> Path:
+    """Write the page of a folder as `pactune report` does."""
+    return write_report(home, output, study_sections(home))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own_run(home, tmp_path_factory):
-    from pactune.paper.weight_decay import builder
+    from pactune.paper.weight_decay.setting import builder
 
     folder = tmp_path_factory.mktemp("own") / "decay"
     builder(TINY, load_images("digits"), "cpu")(zeta=1e-4, draw=0, init=0).fit(3, run_dir=folder)
@@ -62,7 +69,7 @@ def headings(page):
 
 
 def test_page_has_every_study_from_the_journals_alone(home, tmp_path):
-    page = write_report(home, tmp_path / "page.html")
+    page = report_on(home, tmp_path / "page.html")
     found = headings(page)
     assert [words.partition(":")[0].partition(" (")[0] for words in found] == [
         "Methods compared",
@@ -86,14 +93,14 @@ def test_what_was_exported_gives_the_same_tables(home, tmp_path, monkeypatch, ca
         main()
     assert not stop.value.code
     assert capsys.readouterr().out.strip() == f"report: {home / 'report.html'}"
-    page = write_report(tmp_path / "json")
+    page = report_on(tmp_path / "json")
     tables = [re.findall(r"<table.*?</table>", p.read_text(), re.DOTALL) for p in (home / "report.html", page)]
     assert len(tables[0]) > 10
     assert tables[0] == tables[1]
 
 
 def test_a_users_own_run_folder(own_run):
-    page = write_report(own_run)
+    page = report_on(own_run)
     assert headings(page) == ["decay"]
     assert "Status: completed" in page.read_text()
     assert "PACBayes(zeta=0.0001" in page.read_text().replace("&#x27;", "'")
@@ -127,7 +134,7 @@ def test_the_papers_numbers_stand_beside_its_own_settings_only(home):
 def test_unfinished_studies_say_so(home, tmp_path):
     shutil.copytree(home, tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "cells" / TINY.name / "zeta=0.001,draw=0,init=1")
-    text = write_report(tmp_path / "cut").read_text()
+    text = report_on(tmp_path / "cut").read_text()
     assert "1 of 6 runs are not finished" in text
     assert "5 of 6 finished" in text
 
@@ -136,7 +143,7 @@ def test_a_study_with_figures_of_its_own_is_named(tmp_path):
     folder = RunFolder(tmp_path / "runs" / "freedman")
     with folder.run("freedman", {"seeds": 3}):
         folder.append("seed", seed=0)
-    text = write_report(tmp_path / "runs").read_text()
+    text = report_on(tmp_path / "runs").read_text()
     assert "Status: done. Its figures and numbers are in freedman/." in text
     assert "<td>seeds</td>" in text
 
@@ -144,12 +151,12 @@ def test_a_study_with_figures_of_its_own_is_named(tmp_path):
 def test_damaged_json_is_named(tmp_path):
     (tmp_path / "table.json").write_text('{"format": ')
     with pytest.raises(DataError, match=r"table\.json is not JSON"):
-        write_report(tmp_path)
+        report_on(tmp_path)
 
 
 def test_nothing_to_report_on_is_an_error(tmp_path, monkeypatch, capsys):
     with pytest.raises(DataError, match="nothing to report on"):
-        write_report(tmp_path)
+        report_on(tmp_path)
     monkeypatch.setattr(sys, "argv", ["pactune", "report", str(tmp_path / "none")])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -159,7 +166,7 @@ def test_nothing_to_report_on_is_an_error(tmp_path, monkeypatch, capsys):
 
 def test_page_in_a_browser(home, tmp_path):
     """No complaint in the console, and every figure has ink."""
-    page = write_report(home, tmp_path / "page.html")
+    page = report_on(home, tmp_path / "page.html")
     seen = browser.open_page(page, tmp_path / "profile")
     assert seen.complaints == []
     assert len(seen.figures) == page.read_text().count('id="figure-') >= 14
@@ -168,7 +175,7 @@ def test_page_in_a_browser(home, tmp_path):
 
 def test_the_browser_sees_errors_and_empty_figures(tmp_path):
     full, empty = Line("full", [1.0, 2.0], [1.0, 2.0]), Line("empty", [], [])
-    figures = [Figure("a", "x", "y", [full]), Figure("b", "x", "y", [empty])]
+    figures = [Panel("a", "x", "y", [full]), Panel("b", "x", "y", [empty])]
     page = write_page(tmp_path / "page.html", "title", [Section("section", figures=figures)])
     page.write_text(page.read_text().replace("</body>", "<script>missing();</script></body>"))
     seen = browser.open_page(page, tmp_path / "profile")

@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 
 import pactune as pt
-from pactune.paper.pages.folder import write_report
-from pactune.paper.records import export_study, read_studies
+from pactune.paper.weight_decay.page import study_sections
+from pactune.paper.weight_decay.records import export_study, read_studies
+from pactune.report.folder import write_report
 from pactune.report.page import write_page
 from pactune.tracking import Journal
 
 STORED = Path(__file__).parents[2] / "results" / "weight-decay" / "truncation-linear-mnist.json"
+
+
+def report_on(home: Path, output: Path | None = None) -> Path:
+    """Write the page of a folder as `pactune report` does."""
+    return write_report(home, output, study_sections(home))
 
 
 @pytest.fixture(scope="module", name="document")
@@ -96,7 +102,7 @@ def test_any_field_may_be_anything(document: dict[str, Any], tmp_path: Path) -> 
             place = place[key]
         place[path[-1]] = WRONG[number % len(WRONG)]
         try:
-            write_report(stored(tmp_path / "home", changed), tmp_path / "page.html")
+            report_on(stored(tmp_path / "home", changed), tmp_path / "page.html")
         except pt.DataError:
             refused += 1
     assert refused > 20
@@ -122,7 +128,7 @@ def test_a_journal_leads_nowhere_else(groups: Any, tmp_path: Path) -> None:
     with Journal(tmp_path / "study") as journal:
         journal.append("start", name="table", settings={"groups": groups, "outer_steps": 3}, versions={})
     with pytest.raises(pt.DataError, match="holds no study that pactune wrote"):
-        write_report(tmp_path)
+        report_on(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -140,14 +146,14 @@ def test_a_line_that_breaks_the_rules_is_left_out(line: dict[str, Any], tmp_path
     with Journal(tmp_path) as journal:
         journal.append("start", name="fine", settings={"seeds": 3}, versions={"pactune": "1"})
         journal.extend([line])
-    text = write_report(tmp_path).read_text(encoding="utf-8")
+    text = report_on(tmp_path).read_text(encoding="utf-8")
     assert "<h2>fine</h2>" in text
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "x\0y"])
 def test_a_folder_that_the_system_refuses(name: str) -> None:
     with pytest.raises(pt.DataError, match="no folder"):
-        write_report(Path(name))
+        report_on(Path(name))
 
 
 def test_a_page_must_have_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

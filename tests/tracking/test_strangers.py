@@ -159,7 +159,7 @@ def test_a_second_name_of_a_written_file_keeps_its_content(target: Path, tmp_pat
 def test_figures_do_not_go_through_links(target: Path, tmp_path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from pactune.report.drawing import save_figure
+    from pactune.report.figure_files import save_figure
 
     (tmp_path / "path.png").symlink_to(target)
     with pytest.raises(pt.RunFolderError, match="it is a link"):

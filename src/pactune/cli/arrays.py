@@ -1,4 +1,4 @@
-"""Reading a training and a validation sample from an .npz file, and refusing what a classifier cannot use."""
+"""Reading a training and a validation sample from an .npz file, and refusing arrays that a classifier cannot use."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def read_samples(path: Path) -> list[tuple[Tensor, Tensor]]:
     """Read the training and the validation sample as (inputs in rows, labels).
 
     Raises:
-        DataError: no archive of numbers, an array that is missing or empty, values that are not finite, labels that are
-            no whole numbers ≥ 0, or shapes that do not fit. The message names the array.
+        DataError: the file is not an archive of numbers, an array is missing or empty, a value is not finite, a label
+            is not a whole number ≥ 0, or shapes do not fit. The message names the array.
     """
     import torch
 

@@ -1,8 +1,7 @@
-"""`pactune certify`: a bound on the risk from counts or from a data file, or a refusal that names what is missing."""
+"""`pactune certify`: a bound on the risk from counts or from a data file, or a refusal that names its reason."""
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,27 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pactune.errors import DataError, SettingError
-from pactune.report.printing import OutputFormat, Printed
+from pactune.report.printing import FormatOption, OutputFormat, print_result
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pactune.bounds import Certificate
-    from pactune.paper.certificate_data import Split
+    from pactune.paper.certificates.splits import Split
     from pactune.problem import Problem
 
 __all__ = ["app"]
 
 
 class Posterior(StrEnum):
-    """What the posterior chain trains on."""
+    """The sample on which the posterior chain trains."""
 
     UNION = "union"
     TRAIN = "train"
 
 
 class Loss(StrEnum):
-    """What the certificate is about."""
+    """The loss that a certificate bounds."""
 
     ZERO_ONE = "zero-one"
     CROSS_ENTROPY = "cross-entropy"
@@ -57,7 +56,7 @@ def hold_out(
     fresh: Annotated[bool, typer.Option("--fresh", help="State that nothing has seen or been chosen by it.")] = False,
     delta: Delta = 0.05,
     grid: GridSize = 1,
-    printed: Printed = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Certify from the number of errors on rows that nothing has seen."""
     from pactune.bounds import CountedHoldOut, Evidence, certify
@@ -65,7 +64,7 @@ def hold_out(
     if errors > rows:
         raise SettingError(f"`--errors` must be at most `--rows`={rows}, got {errors}")
     claim = CountedHoldOut(Evidence(errors / rows, None, rows, 1), fresh=fresh)
-    _print(certify(claim, delta=delta, grid=grid), printed)
+    _print(certify(claim, delta=delta, grid=grid), output_format)
 
 
 @app.command("train")
@@ -81,7 +80,7 @@ def train_side(
     delta: Delta = 0.05,
     grid: GridSize = 1,
     about: About = Loss.ZERO_ONE,
-    printed: Printed = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Certify Langevin chains on the training sample; the prior is a chain on the validation sample."""
     from pactune.bounds import TrainSide, certify
@@ -102,7 +101,7 @@ def train_side(
         loss=_loss(about),
         union=union,
     )
-    _print(certify(claim, delta=delta, grid=grid), printed)
+    _print(certify(claim, delta=delta, grid=grid), output_format)
 
 
 @app.command("validation")
@@ -119,7 +118,7 @@ def validation_side(
     delta: Delta = 0.05,
     grid: GridSize = 1,
     about: About = Loss.ZERO_ONE,
-    printed: Printed = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Tune a weight decay for every parameter on the validation sample, and certify on the same sample."""
     import torch
@@ -156,12 +155,12 @@ def validation_side(
         loss=_loss(about),
         default_hyper=tuner.start_hyper,
     )
-    _print(certify(claim, delta=delta, grid=grid), printed)
+    _print(certify(claim, delta=delta, grid=grid), output_format)
 
 
 def _read(data: str, train: int, valid: int, seed: int, *, centre: str) -> Split:
     from pactune.cli.arrays import read_samples
-    from pactune.paper.certificate_data import Split, split_digits
+    from pactune.paper.certificates.splits import Split, split_digits
 
     if data == "digits":
         return split_digits(train, valid, seed).centred_by("train" if centre == "train" else "valid")
@@ -190,8 +189,8 @@ def _problem(split: Split, hidden: int, per: Any = "global") -> tuple[Problem, n
 
 
 def _start(problem: Problem, hidden: int) -> Any:
-    """Return the start at zero of a linear classifier; a network draws its own."""
-    from pactune.paper.certificate import start_at_zero
+    """Return the start at zero for a linear classifier; None, for a network, draws the default initialisation."""
+    from pactune.paper.certificates.grid import start_at_zero
 
     return None if hidden else start_at_zero(problem.model)
 
@@ -202,8 +201,5 @@ def _loss(about: Loss) -> Any:
     return ZeroOne() if about is Loss.ZERO_ONE else ClippedCrossEntropy()
 
 
-def _print(certificate: Certificate, printed: OutputFormat) -> None:
-    if printed is OutputFormat.JSON:
-        typer.echo(json.dumps(certificate.describe(), ensure_ascii=False, indent=2))
-        return
-    typer.echo(str(certificate))
+def _print(certificate: Certificate, output_format: OutputFormat) -> None:
+    print_result(output_format, certificate.describe(), notes=[str(certificate)])

@@ -18,10 +18,11 @@ def report(
     ] = None,
 ) -> None:
     """Build one self-contained page from journals: figures that zoom, tables, settings, versions, seeds and time."""
-    from pactune.paper.pages.folder import write_report
-    from pactune.paper.records import export_study, read_studies
+    from pactune.paper.weight_decay.page import study_sections
+    from pactune.paper.weight_decay.records import export_study, read_studies
+    from pactune.report.folder import write_report
 
-    page = write_report(folder, output)
+    page = write_report(folder, output, study_sections(folder))
     if export is not None:
         for study in read_studies(folder):
             typer.echo(f"exported: {export_study(study, export)}", err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,18 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pactune.errors import SettingError
-from pactune.report.printing import OutputFormat, Printed
+from pactune.report.printing import FormatOption, OutputFormat, print_result
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pactune.report.page import Table
     from pactune.selection import ForwardSelector
 
 __all__ = ["select"]
 
 
 class CriterionName(StrEnum):
-    """What selection minimises."""
+    """The criterion that selection minimises."""
 
     PAC_BAYES = "pac-bayes"
     VALIDATION = "validation"
@@ -31,7 +31,7 @@ class CriterionName(StrEnum):
 
 
 class Task(StrEnum):
-    """What the target is."""
+    """The kind of target."""
 
     AUTO = "auto"
     REGRESSION = "regression"
@@ -51,7 +51,7 @@ def select(
     validation_fraction: Annotated[float, typer.Option("--validation-fraction", help="Share of the rows.")] = 0.5,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the split into training and validation rows.")] = 0,
     output: Annotated[Path, typer.Option("--output", help="Folder for path.csv and path.png.")] = Path("runs/select"),
-    printed: Printed = OutputFormat.TABLE,
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Choose the features of a table that predict a column, and stop where the risk on new rows stops falling."""
     settings: dict[str, Any] = {
@@ -69,10 +69,7 @@ def select(
     chosen = ForwardSelector(criterion=str(criterion), **settings).fit(features, values)
     plain = ForwardSelector(criterion="validation", **settings).fit(features, values)
     _write(output, chosen, plain)
-    if printed is OutputFormat.JSON:
-        typer.echo(json.dumps(_as_json(chosen, plain), indent=1))
-    else:
-        _print_table(chosen, plain)
+    print_result(output_format, _as_json(chosen, plain), [("", _table(chosen))], [_note(chosen, plain)])
     typer.echo(f"select: written to {output}", err=True)
 
 
@@ -95,7 +92,9 @@ def _parse_fraction(value: float) -> float:
 
 
 def _write(folder: Path, chosen: ForwardSelector, plain: ForwardSelector) -> None:
-    from pactune.report.selection_path import draw_path, path_curves
+    from pactune.drawing import draw_panels
+    from pactune.report.figure_files import save_figure
+    from pactune.report.selection_path import path_panels
     from pactune.tracking.spreadsheets import write_csv
 
     try:
@@ -106,7 +105,8 @@ def _write(folder: Path, chosen: ForwardSelector, plain: ForwardSelector) -> Non
         ) from error
     table = chosen.path_.assign(selected=chosen.path_["step"].between(1, chosen.n_features_))
     write_csv(table, folder / "path.csv")
-    draw_path(path_curves(chosen.criterion, chosen.path_, plain.path_, chosen.n_features_), folder / "path.png")
+    panels = path_panels(chosen.criterion, chosen.path_, plain.path_, chosen.n_features_)
+    save_figure(draw_panels(panels), folder / "path.png")
 
 
 def _as_json(chosen: ForwardSelector, plain: ForwardSelector) -> dict[str, Any]:
@@ -121,22 +121,19 @@ def _as_json(chosen: ForwardSelector, plain: ForwardSelector) -> dict[str, Any]:
     }
 
 
-def _print_table(chosen: ForwardSelector, plain: ForwardSelector) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _table(chosen: ForwardSelector) -> Table:
+    from pactune.report.page import Table
 
-    table = Table("step", "feature", "objective", "risk", "regularizer", "validation R²", "")
+    rows = []
     for row in _shown(chosen).to_dict("records"):
         values = (f"{row[name]:.4f}" for name in ("objective", "risk", "regularizer", "validation_r2"))
         mark = "selected" if 1 <= row["step"] <= chosen.n_features_ else ""
-        table.add_row(str(row["step"]), str(row["feature"] or "(none)"), *values, mark)
-    console = Console(file=sys.stdout)
-    console.print(table)
-    console.print(_note(chosen, plain), highlight=False, soft_wrap=True)
+        rows.append([str(row["step"]), str(row["feature"] or "(none)"), *values, mark])
+    return Table(("step", "feature", "objective", "risk", "regularizer", "validation R²", ""), rows)
 
 
 def _shown(chosen: ForwardSelector) -> pd.DataFrame:
-    """Rows worth showing: up to the chosen size and three steps behind it, where the criterion rises again."""
+    """Return the rows up to the chosen size and the next three, where the criterion rises again."""
     path: pd.DataFrame = chosen.path_
     return path.head(chosen.n_features_ + 4)
 
@@ -151,20 +148,20 @@ def _r2(selector: ForwardSelector) -> float | None:
 
 
 def _note(chosen: ForwardSelector, plain: ForwardSelector) -> str:
-    """Say what was chosen, and where the validation score alone would have gone."""
+    """Return sentences about the chosen features, and about the choice by the validation score alone."""
     size, names = chosen.n_features_, ", ".join(_names(chosen))
-    what = f"{chosen.criterion} chose {size} feature{'' if size == 1 else 's'}" + (f": {names}." if size else ".")
+    text = f"{chosen.criterion} chose {size} feature{'' if size == 1 else 's'}" + (f": {names}." if size else ".")
     if size == chosen.path_["step"].iloc[-1] and size < chosen.n_features_in_:
-        what += f" It still fell at the last step: raise --max-features (now {chosen.max_features}) to look further."
+        text += f" It still fell at the last step: raise --max-features (now {chosen.max_features}) to look further."
     if chosen.criterion == "validation":
-        return f"{what} A score that was used to choose is not an estimate of the score on new rows."
+        return f"{text} A score that was used to choose is not an estimate of the score on new rows."
     extra = len(set(_names(plain)) - set(_names(chosen)))
     return (
-        f"{what} The validation score alone would have gone on to {plain.n_features_} features ({extra} others), to a "
-        f"validation R² of {_text(_r2(plain))} instead of {_text(_r2(chosen))}. The rows that give this score also "
-        "chose the features, so part or all of the difference is chance."
+        f"{text} The validation score alone would have gone on to {plain.n_features_} features ({extra} others), to a "
+        f"validation R² of {_r2_text(_r2(plain))} instead of {_r2_text(_r2(chosen))}. The rows that give this score "
+        "also chose the features, so part or all of the difference is chance."
     )
 
 
-def _text(value: float | None) -> str:
+def _r2_text(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"

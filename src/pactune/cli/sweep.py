@@ -6,18 +6,18 @@ import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pactune.columns import PREFIXES
+from pactune.report.printing import FormatOption, OutputFormat, print_result
 
 if TYPE_CHECKING:
+    from pactune.report.page import Table
     from pactune.sweeps import SweepResult
 
 __all__ = ["sweep"]
-
-WIDE = 240  # characters of a line that goes to a file or a pipe
 
 
 def sweep(
@@ -39,7 +39,7 @@ def sweep(
     address: Annotated[
         str | None, typer.Option("--address", help='Ray cluster, as "host:6379" or "auto"; this machine by default.')
     ] = None,
-    printed: Annotated[Literal["table", "json"], typer.Option("--format", help="How to print.")] = "table",
+    output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Fit every cell of a grid, each in a folder of its own; the same command goes on where the last one stopped.
 
@@ -58,10 +58,7 @@ def sweep(
         typer.echo(again, err=True)
         raise typer.Exit(130) from None
     page = found.write_report()
-    if printed == "json":
-        typer.echo(json.dumps(_document(found, page), ensure_ascii=False, indent=1))
-    else:
-        _print_table(found)
+    print_result(output_format, _document(found, page), [("", _table(found))], compact=True)
     typer.echo(f"sweep: written to {page}", err=True)
     if found.status == "interrupted":
         done = sum(bool(cell.ending) for cell in found.cells)
@@ -78,22 +75,18 @@ def _document(found: SweepResult, page: Path) -> dict[str, object]:
     return {"status": found.status, "cells": cells, "folder": str(found.folder), "report": str(page)}
 
 
-def _print_table(found: SweepResult) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
+def _table(found: SweepResult) -> Table:
+    from pactune.report.page import Table
     from pactune.report.sweep import number_text, shown_columns
 
-    frame, keys = found.table, list(found.cells[0].values)
-    shown = [name for name in shown_columns(frame) if name.startswith(PREFIXES)]
+    keys = list(found.cells[0].values)
+    shown = [name for name in shown_columns(found.table) if name.startswith(PREFIXES)]
     titles = [name.replace("_", " ").replace("accuracy", "acc.") for name in shown]
-    table = Table(*keys, "status", "steps", *titles, box=None, pad_edge=False)
-    for row in frame.to_dict("records"):
-        numbers = (number_text(row[name]) for name in shown)
-        table.add_row(*(escape(str(row[key])) for key in keys), str(row["status"]), str(row["outer_steps"]), *numbers)
-    width = None if sys.stdout.isatty() else WIDE
-    Console(file=sys.stdout, highlight=False, width=width).print(table)
+    rows = [
+        [*(str(row[key]) for key in [*keys, "status", "outer_steps"]), *(number_text(row[name]) for name in shown)]
+        for row in found.table.to_dict("records")
+    ]
+    return Table((*keys, "status", "steps", *titles), rows)
 
 
 def _failures(found: SweepResult) -> str:

@@ -1,4 +1,4 @@
-"""Reading a table from a file and refusing, column by column, what a linear model cannot use."""
+"""Reading a table from a file, and refusing columns that a linear model cannot use."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def read_table(path: Path) -> pd.DataFrame:
 def split_target(
     table: pd.DataFrame, target: str, drop: list[str], *, classes: bool = False
 ) -> tuple[pd.DataFrame, pd.Series[Any]]:
-    """Take the target off a table and check every column.
+    """Separate the target from the other columns, and check all of them.
 
     Args:
-        table: what was read.
+        table: the table.
         target: name of the column to predict.
         drop: names of the columns to leave out.
-        classes: the target holds classes, so that any type will do.
+        classes: the target holds classes, which may have any type.
 
     Returns:
         The features and the target.
 
     Raises:
-        DataError: fewer than ten rows; a column that is not there or there twice, holds missing or infinite values,
-            text or dates, or is constant. The message names the column and says what to do.
+        DataError: there are fewer than ten rows; or a column is missing or exists twice, holds missing or infinite
+            values, text or dates, or is constant. The message names the column and the remedy.
     """
     table = table.rename(columns=str)
     repeated = table.columns[table.columns.duplicated()].unique().tolist()

@@ -1,1 +1,1 @@
-"""`pactune demo`: one small problem that overfits its validation set, and the page about it."""
+"""`pactune demo`: one small problem that overfits its validation set (`digits`), and its page (`page`)."""

@@ -1,4 +1,4 @@
-"""The effect in a minute: a weight decay for every weight of a linear classifier, on scikit-learn's digits."""
+"""The demo's problem: a weight decay for every parameter of a linear classifier, on scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ZETAS: tuple[Zeta, Zeta] = (0.0, "auto")
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the demo runs.
+    """Settings of the demo.
 
     Attributes:
-        seed: of the draw of images and of the initial weights.
-        rows: training images, and as many validation images.
+        seed: seed of the draw of images and of the initial weights.
+        rows: number of training images, and of validation images.
         inner_steps: T.
-        outer_steps: how often λ moves.
-        lr: of Adam.
-        outer_lr: of RMSprop.
+        outer_steps: number of updates of λ.
+        lr: step size of Adam.
+        outer_lr: step size of RMSprop.
     """
 
     seed: int = 0
@@ -47,7 +47,7 @@ class DemoSettings:
 
 
 class Digits(NamedTuple):
-    """Three parts of the digits; pixels in [0, 1]."""
+    """Training, validation and test images of digits; pixels in [0, 1]."""
 
     train: tuple[Tensor, Tensor]
     valid: tuple[Tensor, Tensor]
@@ -55,14 +55,14 @@ class Digits(NamedTuple):
 
 
 class DemoRuns(NamedTuple):
-    """The bare validation risk beside the PAC-Bayes objective, on the same images from the same start."""
+    """Two runs on the same images from the same start: validation risk alone, and the PAC-Bayes objective."""
 
     zero: Result
     auto: Result
 
 
 def load_digits(rows: int, seed: int) -> Digits:
-    """Draw training and validation images; all others are the test set."""
+    """Draw training and validation images; all other images are the test set."""
     pixels, labels = require("sklearn.datasets").load_digits(return_X_y=True)
     if not 10 <= rows <= len(pixels) // 4:
         raise SettingError(f"`rows` must be between 10 and {len(pixels) // 4}, got {rows}")
@@ -92,7 +92,7 @@ def run_demo(settings: DemoSettings, *, progress: bool | None = None) -> DemoRun
     """Run ζ = 0 and ζ chosen by "auto".
 
     Raises:
-        KeyboardInterrupt: one of the runs was interrupted, so there is nothing to compare.
+        KeyboardInterrupt: a run was interrupted, so there is nothing to compare.
     """
     data = load_digits(settings.rows, settings.seed)
     results = []

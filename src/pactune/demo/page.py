@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pactune import __version__
 from pactune.columns import Row
 from pactune.demo.digits import DemoRuns, DemoSettings
-from pactune.report.page import Figure, Line, Section, Table, write_page
+from pactune.drawing import BLUE, GREY, RED, Panel, history_line
+from pactune.report.page import Section, Table, write_page
 from pactune.results.result import Result
 
-__all__ = ["DemoLine", "demo_lines", "write_demo_page"]
+__all__ = ["DemoRow", "demo_rows", "write_demo_page"]
 
 
-class DemoLine(NamedTuple):
+class DemoRow(NamedTuple):
     """One row of the demo's table."""
 
     name: str
@@ -34,22 +34,22 @@ class DemoLine(NamedTuple):
 HEADER = ("run", "step", "validation", "test", "regularizer √Y")
 
 
-def demo_lines(runs: DemoRuns) -> list[DemoLine]:
-    """Return what the demo compares; the test set is looked at here and nowhere else."""
+def demo_rows(runs: DemoRuns) -> list[DemoRow]:
+    """Return the rows of the demo's table; only they look at the test set."""
     zero, auto = runs.zero, runs.auto
     chosen = f"{auto.zeta:.2g}" if auto.kept_run == "tuned" else "plain training"
     best = max(zero.rows, key=lambda row: float(row["test_accuracy"]))
     return [
-        _line("plain training", zero.plain_rows[-1]),
-        _line("ζ = 0, last step", zero.rows[-1]),
-        _line(f'ζ = "auto": {chosen}', auto.kept),
-        _line("ζ = 0, best step by test", best),
+        _demo_row("plain training", zero.plain_rows[-1]),
+        _demo_row("ζ = 0, last step", zero.rows[-1]),
+        _demo_row(f'ζ = "auto": {chosen}', auto.kept),
+        _demo_row("ζ = 0, best step by test", best),
     ]
 
 
 def write_demo_page(runs: DemoRuns, settings: DemoSettings, path: Path) -> Path:
-    """Write `report.html`."""
-    rows = [line.cells() for line in demo_lines(runs)]
+    """Write the page to `path`."""
+    rows = [row.cells() for row in demo_rows(runs)]
     words = [
         "A linear classifier with a weight decay of its own for each of its 650 parameters, trained on "
         f"{settings.rows} images and tuned on {settings.rows} others; "
@@ -78,31 +78,27 @@ TRIALS = (
 )
 
 
-def _curves(runs: DemoRuns, column: str, title: str) -> Figure:
+def _curves(runs: DemoRuns, column: str, title: str) -> Panel:
+    dash = "dash" if runs.auto.zeta == 0 else "solid"  # at ζ = 0 both lines are the same
     lines = [
-        _curve("ζ = 0", runs.zero.rows, column, 0),
-        _curve(f"ζ = {runs.auto.zeta:.3g}", runs.auto.rows, column, 1, "dash" if runs.auto.zeta == 0 else "solid"),
-        _curve("plain training", runs.zero.plain_rows, column, 4, "dot"),
+        history_line("ζ = 0", runs.zero.rows, column, RED),
+        history_line(f"ζ = {runs.auto.zeta:.3g}", runs.auto.rows, column, BLUE, dash),
+        history_line("plain training", runs.zero.plain_rows, column, GREY, "dot"),
     ]
     kept = runs.auto.kept
     marks = [(kept["outer_step"], kept[column], "kept")] if column in kept else []
-    return Figure(title, "outer step", title, [line for line in lines if line.x], marks, log=column == "regularizer")
+    return Panel(title, "outer step", title, [line for line in lines if line.x], marks, log_y=column == "regularizer")
 
 
-def _trials(result: Result) -> Figure:
+def _trials(result: Result) -> Panel:
     names = list(dict.fromkeys(str(row["candidate"]) for row in result.trials))
-    styles = {"plain": (4, "dot"), "ζ = 0": (0, "solid")}
+    styles = {"plain": (GREY, "dot"), "ζ = 0": (RED, "solid")}
     lines = []
     for name in names:
         rows = [row for row in result.trials if row["candidate"] == name]
-        lines.append(_curve(name, rows, "score", *styles.get(name, (1, "solid"))))
-    return Figure("held-out score", "outer step", "score (smaller is better)", lines)
+        lines.append(history_line(name, rows, "score", *styles.get(name, (BLUE, "solid"))))
+    return Panel("held-out score", "outer step", "score (smaller is better)", lines)
 
 
-def _curve(label: str, rows: Sequence[Row], column: str, color: int, dash: str = "solid") -> Line:
-    points = [(row["outer_step"], row[column]) for row in rows if column in row]
-    return Line(label, [x for x, _ in points], [y for _, y in points], dash, color)
-
-
-def _line(name: str, row: Row) -> DemoLine:
-    return DemoLine(name, row["outer_step"], row["valid_accuracy"], row["test_accuracy"], row.get("regularizer"))
+def _demo_row(name: str, row: Row) -> DemoRow:
+    return DemoRow(name, row["outer_step"], row["valid_accuracy"], row["test_accuracy"], row.get("regularizer"))

@@ -21,7 +21,7 @@ DataName = Literal["mnist", "cifar10", "digits"]
 DATA_NAMES: tuple[DataName, ...] = ("mnist", "cifar10", "digits")
 Pair = tuple[Tensor, Tensor]
 _CIFAR_SHAPE = (3, 32, 32)
-_DIGITS_TEST = 797  # the last so many of the 1797 digits; they belong to no draw
+_DIGITS_TEST = 797  # number of digits, the last of the 1797, that belong to no draw
 
 
 class Draw(NamedTuple):
@@ -32,12 +32,12 @@ class Draw(NamedTuple):
 
 
 class Images(NamedTuple):
-    """A data set as it goes into the models.
+    """A data set; draws and the test set are scaled for the models.
 
     Attributes:
-        name: of the data set.
-        pool: where draws come from, the official training set. Pixels (n, channels, height, width) and labels (n,), the
-            pixels as the files have them.
+        name: name of the data set.
+        pool: the official training set, from which draws come. Pixels (n, channels, height, width), unscaled, and
+            labels (n,).
         held: the full official test set, in the same form.
         scale: the pixel x of a file becomes x / scale[0] + scale[1] in the model.
     """
@@ -85,11 +85,11 @@ def load_images(
     Args:
         name: "mnist", "cifar10", or "digits": scikit-learn's, which need no files, enlarged to 28 × 28.
         folder: the data folder; `$PACTUNE_DATA` or the user's cache by default.
-        download: fetch what is missing; otherwise return None then.
-        report: told, in words, of a download.
+        download: fetch missing files; False returns None if a file is missing.
+        report: called with a line of text before a download.
 
     Raises:
-        DataError: the files are neither there nor to be had, or are not the official ones.
+        DataError: the files are missing and cannot be downloaded, or they are not the official ones.
     """
     if name == "digits":
         return _digits()

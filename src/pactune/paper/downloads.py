@@ -1,4 +1,4 @@
-"""The official MNIST and CIFAR-10 files: where they are looked for, how they are verified, and where they come from."""
+"""The official MNIST and CIFAR-10 files: finding, verifying and downloading them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pactune.tracking.files import write_atomically
 __all__ = ["CIFAR10", "MNIST", "Archive", "data_home", "ensure_files", "find_files", "user_cache"]
 
 VARIABLE = "PACTUNE_DATA"
-_SECONDS = 60  # without an answer from a server
+_SECONDS = 60  # of waiting for a server
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Archive:
     """A data set in its official files.
 
     Attributes:
-        name: of its folder under the data folder.
-        sums: md5 of every file, unpacked.
+        name: name of the data set.
+        sums: md5 of every unpacked file.
         folders: where the files may lie under the data folder, the preferred one first.
         homes: public addresses. One that ends in "/" holds a gzipped file per name, any other is a tar of them all.
     """
@@ -71,7 +71,7 @@ def user_cache() -> Path:
 
 
 def data_home(given: Path | None) -> Path:
-    """Return the data folder: the one that is given, `$PACTUNE_DATA`, or the user's cache."""
+    """Return the data folder: the given one, `$PACTUNE_DATA`, or the user's cache."""
     if given is not None:
         return given
     named = os.environ.get(VARIABLE)
@@ -79,7 +79,7 @@ def data_home(given: Path | None) -> Path:
 
 
 def find_files(archive: Archive, home: Path) -> dict[str, bytes] | None:
-    """Return the content of every file, plain or gzipped, verified; None where one is missing.
+    """Return the verified content of every file, plain or gzipped; None if a file is missing.
 
     Raises:
         DataError: a file is not the official one.
@@ -94,15 +94,15 @@ def find_files(archive: Archive, home: Path) -> dict[str, bytes] | None:
 
 
 def ensure_files(archive: Archive, home: Path, *, report: Callable[[str], None] = lambda _: None) -> dict[str, bytes]:
-    """Return the content of every file; where they are missing, download them into the data folder first.
+    """Return the content of every file; download the files into the data folder first if one is missing.
 
     Args:
         archive: the data set.
         home: the data folder.
-        report: told, in words, of a download.
+        report: called with a line of text before a download.
 
     Raises:
-        DataError: the files are neither there nor to be had, or are not the official ones.
+        DataError: the files are missing and cannot be downloaded, or they are not the official ones.
     """
     found = find_files(archive, home)
     if found is not None:

@@ -25,7 +25,7 @@ class Interval(TypedDict):
 
 
 def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> Interval:
-    """Mean with Student's 95 % interval; the interval of a single value is that value."""
+    """Return the mean with Student's 95 % interval; the interval of a single value is that value."""
     array = np.asarray(values, dtype=float)
     mean = float(array.mean())
     if len(array) < 2:
@@ -36,12 +36,12 @@ def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> Interval:
 
 
 def mean_intervals(table: Sequence[Sequence[float]] | NDArray[np.float64]) -> list[Interval]:
-    """Interval of every column of a table whose rows are repetitions."""
+    """Return the interval of every column of a table whose rows are repetitions."""
     return [mean_interval(column) for column in np.asarray(table, dtype=float).T]
 
 
 def share_interval(successes: int, trials: int) -> Interval:
-    """Share of successes with Wilson's 95 % interval.
+    """Return the share of successes with Wilson's 95 % interval.
 
     Example:
         >>> {name: round(value, 3) for name, value in share_interval(18, 20).items()}
@@ -53,7 +53,7 @@ def share_interval(successes: int, trials: int) -> Interval:
 
 
 def bootstrap_interval(values: Sequence[float] | NDArray[np.float64], *, resamples: int = 10_000) -> Interval:
-    """Mean with the percentile bootstrap's 95 % interval, from a fixed seed; that of a single value is that value.
+    """Return the mean with the 95 % interval of the percentile bootstrap; the resamples have a fixed seed.
 
     Example:
         >>> {name: round(value, 2) for name, value in bootstrap_interval([1.0, 2.0, 3.0, 4.0]).items()}

@@ -1,7 +1,7 @@
 """The paper's classifiers: linear, ResNet-18 and ResNet-34.
 
-The residual networks have the ImageNet layout (He et al. 2016) and the names of torchvision's state dict, so that
-its weights load. As in the authors' code they keep the 1000 outputs and the 7 × 7 stem, whatever the images.
+The residual networks have the ImageNet layout (He et al. 2016) and the state-dict names of torchvision, so that its
+weights load. As in the authors' code, they keep 1000 outputs and the 7 × 7 stem for images of any size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def make_model(name: ModelName, shape: tuple[int, ...], *, seed: int, norm_rows:
     Args:
         name: "linear", which takes flat images and has ten outputs, "resnet18" or "resnet34".
         shape: channels, height and width of an image.
-        seed: of the initial weights; no global generator moves.
+        seed: seed of the initial weights; global generators do not change.
         norm_rows: evaluate with the statistics of this many rows instead of the running ones, see `ResNet`.
     """
     with forked_rng(torch.device("cpu")):
@@ -50,10 +50,11 @@ def resnet34(*, channels: int = 3, outputs: int = 1000, norm_rows: int | None = 
 
 
 class GroupedBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm that, in `eval()`, normalises every group of `rows` consecutive images by its own statistics.
+    """BatchNorm that, in `eval()`, normalises every group of `rows` consecutive images by the statistics of the group.
 
-    It gives what a model that never leaves training mode gives on batches of that size, without 2,500 batches of four.
-    A last group that is smaller stands by itself; a single image joins the group before.
+    The outputs are those of a model that stays in training mode and sees batches of `rows` images. One call replaces,
+    for example, 2,500 batches of four. A smaller last group is a group as well; a single last image joins the group
+    before it.
     """
 
     def __init__(self, channels: int, rows: int) -> None:
@@ -85,11 +86,11 @@ class ResNet(nn.Module):
     """A residual network of basic blocks.
 
     Args:
-        blocks: how many in each of the four stages.
-        channels: of an image.
-        outputs: of the last layer.
-        norm_rows: None evaluates with running statistics in `eval()`; a number with those of groups of so many images,
-            as the authors do, who never call `eval()` and test in batches of 50 (MNIST) and 4 (CIFAR-10).
+        blocks: number of blocks in each of the four stages.
+        channels: channels of an image.
+        outputs: outputs of the last layer.
+        norm_rows: None uses running statistics in `eval()`; a number uses the statistics of groups of so many images.
+            The authors never call `eval()` and test in batches of 50 (MNIST) and 4 (CIFAR-10).
     """
 
     def __init__(self, blocks: tuple[int, ...], *, channels: int, outputs: int, norm_rows: int | None) -> None:

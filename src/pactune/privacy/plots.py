@@ -1,11 +1,11 @@
-"""The (ε, δ) frontier of a run as a figure: first the numbers, then the drawing."""
+"""The (ε, δ) frontier of a run: `frontier_curves` computes it, `draw_frontier` draws it."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from pactune.extras import require
+from pactune.drawing import BLUE, GREEN, ORANGE, Line, Panel, draw_panels
 from pactune.privacy.accounting import Privacy, frontier
 from pactune.privacy.gaussian import classical_epsilon
 
@@ -40,16 +40,10 @@ def frontier_curves(privacy: Privacy) -> FrontierCurves:
 
 def draw_frontier(privacy: Privacy) -> Figure:
     """Draw `frontier_curves`."""
-    require("matplotlib")
-    from matplotlib.figure import Figure
-
     curves = frontier_curves(privacy)
-    figure = Figure(figsize=(5.2, 3.8), layout="constrained")
-    axis = figure.subplots()
-    axis.plot(curves.delta, curves.exact, label="exact", linewidth=1.8)
-    axis.plot(curves.delta, curves.textbook, label="textbook, valid for ε < 1", linestyle="--", linewidth=1.2)
-    axis.plot(curves.delta, curves.paper, label="as printed in the paper", linestyle=":", linewidth=1.2)
-    axis.set(xscale="log", xlabel="δ", ylabel="ε", title=f"privacy of the prior, μ = {privacy.mu:.3g}")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=8, frameon=False)
-    return figure
+    lines = [
+        Line("exact", curves.delta, curves.exact, color=BLUE),
+        Line("textbook, valid for ε < 1", curves.delta, curves.textbook, "dash", ORANGE),
+        Line("as printed in the paper", curves.delta, curves.paper, "dot", GREEN),
+    ]
+    return draw_panels([Panel(f"privacy of the prior, μ = {privacy.mu:.3g}", "δ", "ε", lines, log_x=True)])

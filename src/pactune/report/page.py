@@ -1,4 +1,4 @@
-"""One self-contained HTML page: headings, words, tables and figures that people can zoom."""
+"""One self-contained HTML page: headings, words, tables, and figures that readers can zoom."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pactune.drawing import COLORS, INK, Line, Panel
 from pactune.extras import require
 from pactune.tracking.files import make_folder, write_atomically
 
-__all__ = ["Figure", "Line", "Section", "Table", "write_page"]
+__all__ = ["Section", "Table", "write_page"]
 
 STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: #1c2430; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
@@ -27,35 +28,7 @@ NUMERIC = re.compile(r"[-+−]?[\d.]+(e[-+]?\d+)?( %)?")
 SUMMARY = "settings, seeds, versions and time"
 NUMBER = ' class="number"'
 CONFIG = {"displaylogo": False, "responsive": True}
-WIDE = 6  # columns from which a table is set in smaller type
-COLORS = (
-    *("#c0392b", "#1f6fb2", "#2c8a57", "#8e6bbf", "#7f8c8d", "#d68910"),
-    *("#16a3a8", "#d1549a", "#6b4f2a", "#9bbb35", "#34408b", "#e27d60"),
-)
-
-
-class Line(NamedTuple):
-    """One line of a figure, or its points alone; `band` holds the lower and the upper end of an interval at each x."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    dash: str = "solid"
-    color: int = 0
-    band: tuple[Sequence[float], Sequence[float]] | None = None
-    points: bool = False
-
-
-class Figure(NamedTuple):
-    """A figure as numbers: lines, axis titles, and points to mark."""
-
-    title: str
-    x_title: str
-    y_title: str
-    lines: Sequence[Line]
-    marks: Sequence[tuple[float, float, str]] = ()
-    log: bool = False
-    log_x: bool = False
+WIDE = 6  # a table with more columns is set in smaller type
 
 
 class Table(NamedTuple):
@@ -66,12 +39,12 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading with paragraphs, then tables and figures, and tables of details that open on a click."""
+    """A heading with paragraphs, tables and figures, and tables of details that open on a click."""
 
     heading: str
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    figures: Sequence[Figure] = ()
+    figures: Sequence[Panel] = ()
     details: Sequence[Table] = ()
 
 
@@ -114,27 +87,26 @@ def _cell(text: str, numeric: bool) -> str:
     return f"<td{NUMBER if numeric else ''}>{html.escape(text)}</td>"
 
 
-def _figure(figure: Figure, name: str) -> str:
+def _figure(panel: Panel, name: str) -> str:
     go = require("plotly.graph_objects")
     drawn = go.Figure()
-    for line in figure.lines:
+    for line in panel.lines:
         color = COLORS[line.color % len(COLORS)]
         if line.band is not None:
             drawn.add_trace(go.Scatter(**_band(line, color)))
         style = {"color": color, "dash": line.dash, "width": 2}
-        mode = "markers" if line.points else "lines"
-        trace = {"x": list(line.x), "y": list(line.y), "name": line.label, "mode": mode, "legendgroup": line.label}
-        drawn.add_trace(go.Scatter(**trace, line=style, marker={"color": color, "size": 8}))
-    for x, y, label in figure.marks:
-        marker = {"size": 11, "symbol": "circle-open", "color": "#1c2430", "line": {"width": 2}}
+        trace = {"x": list(line.x), "y": list(line.y), "name": line.label, "mode": line.mode}
+        drawn.add_trace(go.Scatter(**trace, legendgroup=line.label, line=style, marker={"color": color, "size": 8}))
+    for x, y, label in panel.marks:
+        marker = {"size": 11, "symbol": "circle-open", "color": INK, "line": {"width": 2}}
         drawn.add_trace(go.Scatter(x=[x], y=[y], name=label, mode="markers", marker=marker))
-    drawn.update_layout(**_layout(figure))
+    drawn.update_layout(**_layout(panel))
     text: str = drawn.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=CONFIG)
     return text
 
 
 def _band(line: Line, color: str) -> dict[str, Any]:
-    """Return the closed outline of an interval, there along its upper end and back along the lower one."""
+    """Return the outline of an interval: along its upper end, then back along its lower end."""
     assert line.band is not None
     low, high = line.band
     outline = {"x": [*line.x, *reversed(line.x)], "y": [*high, *reversed(low)], "fill": "toself", "fillcolor": color}
@@ -142,13 +114,13 @@ def _band(line: Line, color: str) -> dict[str, Any]:
     return {**outline, **quiet, "mode": "lines", "line": {"width": 0, "color": color}}
 
 
-def _layout(figure: Figure) -> dict[str, Any]:
+def _layout(panel: Panel) -> dict[str, Any]:
     axis = {"showline": True, "linecolor": "#9aa5b1", "gridcolor": "#eceff3", "zeroline": False}
     log = {"type": "log", "exponentformat": "power", "dtick": 1}
     return {
-        "title": {"text": figure.title, "font": {"size": 15}},
-        "xaxis": {**axis, "title": {"text": figure.x_title}, **(log if figure.log_x else {})},
-        "yaxis": {**axis, "title": {"text": figure.y_title}, **(log if figure.log else {})},
+        "title": {"text": panel.title, "font": {"size": 15}},
+        "xaxis": {**axis, "title": {"text": panel.x_title}, **(log if panel.log_x else {})},
+        "yaxis": {**axis, "title": {"text": panel.y_title}, **(log if panel.log_y else {})},
         "template": "plotly_white",
         "height": 420,
         "margin": {"l": 70, "r": 20, "t": 50, "b": 50},

@@ -1,4 +1,4 @@
-"""Progress on stderr: one line that is rewritten on a terminal, a plain line now and then elsewhere."""
+"""Progress on stderr: one line that is rewritten on a terminal, a plain line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _TERMINAL_SECONDS = 0.1
 
 
 def stderr_progress(name: str) -> Callable[[str, int, int], None]:
-    """Build a callback that takes what is being done, how much is done and how much there is."""
+    """Return a callback that shows the name of a part, its number of steps done, and of all its steps."""
     terminal = sys.stderr.isatty()
     pause, last = (_TERMINAL_SECONDS if terminal else _PLAIN_SECONDS), time.monotonic()
 
-    def show(what: str, done: int, total: int) -> None:
+    def show(part: str, done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last < pause:
             return
         last = time.monotonic()
         start, end = ("\r\x1b[K", "") if terminal else ("", "\n")
-        print(f"{start}{name}: {what} {done}/{total}", end=end, file=sys.stderr, flush=True)
+        print(f"{start}{name}: {part} {done}/{total}", end=end, file=sys.stderr, flush=True)
 
     return show

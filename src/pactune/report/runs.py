@@ -1,4 +1,4 @@
-"""Sections for run folders of `Tuner.fit`, and for studies that have a page of their own, from their journals alone."""
+"""Sections for run folders of `Tuner.fit`, and short ones for studies that have another page, from their journals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pactune.columns import PREFIXES, RISK, Row, metric_names
-from pactune.report.page import Figure, Line, Section, Table
+from pactune.drawing import Panel, history_line
+from pactune.report.page import Section, Table
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 
 __all__ = ["run_sections"]
@@ -15,23 +16,23 @@ SHOWN = ("inner", "inner_steps", "outer", "objective", "hypergradient", "path_hy
 
 
 def run_sections(home: Path) -> list[Section]:
-    """Return a section for the folder itself and for each of its sub-folders that holds a run."""
+    """Return a section for every run or study in the folder itself and in its sub-folders."""
     folders = [path.parent for path in (home / JOURNAL, *sorted(home.glob(f"*/{JOURNAL}"))) if path.exists()]
     found = [(folder, read_lines(folder)) for folder in folders]
-    runs = [_section(folder.name or str(folder), lines) for folder, lines in found if _of_tuner(lines)]
-    return runs + [_other(folder, lines) for folder, lines in found if _of_study(lines)]
+    runs = [_run_section(folder.name or str(folder), lines) for folder, lines in found if _is_run(lines)]
+    return runs + [_study_section(folder, lines) for folder, lines in found if _is_study(lines)]
 
 
-def _of_tuner(lines: Sequence[Row]) -> bool:
+def _is_run(lines: Sequence[Row]) -> bool:
     return any(line["kind"] == "row" and "objective" in line for line in lines)
 
 
-def _of_study(lines: Sequence[Row]) -> bool:
+def _is_study(lines: Sequence[Row]) -> bool:
     return any("name" in line and "groups" not in line["settings"] for line in starts_of(lines))
 
 
-def _other(folder: Path, lines: Sequence[Row]) -> Section:
-    """Return what a journal says of a study whose figures are beside it."""
+def _study_section(folder: Path, lines: Sequence[Row]) -> Section:
+    """Return the settings and the status of a study whose figures are in its folder."""
     start = [line for line in starts_of(lines) if "name" in line][-1]
     end = next((line for line in reversed(lines) if line["kind"] == "end"), {"status": "running", "time": ""})
     facts = [[name, str(value)] for name, value in start["settings"].items()]
@@ -41,7 +42,7 @@ def _other(folder: Path, lines: Sequence[Row]) -> Section:
     return Section(start["name"], words, details=[Table(("settings", ""), facts)])
 
 
-def _section(name: str, lines: Sequence[Row]) -> Section:
+def _run_section(name: str, lines: Sequence[Row]) -> Section:
     tuned, plain = (_history(lines, kind) for kind in ("row", "plain row"))
     figures = [_figure(title, columns, tuned, plain) for title, columns in _families(tuned or plain).items()]
     end = next((line for line in reversed(lines) if line["kind"] == "end"), None)
@@ -62,15 +63,13 @@ def _history(lines: Sequence[Row], kind: str) -> list[Row]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _figure(title: str, columns: Sequence[str], tuned: list[Row], plain: list[Row]) -> Figure:
+def _figure(title: str, columns: Sequence[str], tuned: list[Row], plain: list[Row]) -> Panel:
     lines = []
     for color, column in enumerate(columns):
         part = column.partition("_")[0] if len(columns) > 1 else column
         for label, rows, dash in ((f"{part}, tuned", tuned, "solid"), (f"{part}, plain", plain, "dot")):
-            points = [(row["outer_step"], row[column]) for row in rows if column in row]
-            if points:
-                lines.append(Line(label, [x for x, _ in points], [y for _, y in points], dash, color))
-    return Figure(title, "outer step", title, lines)
+            lines.append(history_line(label, rows, column, color, dash))
+    return Panel(title, "outer step", title, [line for line in lines if line.x])
 
 
 def _facts(lines: Sequence[Row], rows: Sequence[Row]) -> Table:

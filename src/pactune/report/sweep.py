@@ -1,4 +1,4 @@
-"""The page of a sweep: every cell beside plain training, curves, and what failed."""
+"""The page of a sweep: every cell beside plain training, curves, and the cells that failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pactune import __version__
 from pactune.columns import RISK, column_title, metric_names
-from pactune.report.page import Figure, Line, Section, Table, write_page
+from pactune.drawing import Line, Panel
+from pactune.report.page import Section, Table, write_page
 from pactune.tracking.status import succeeded
 
 if TYPE_CHECKING:
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepTables", "mean_lines", "number_text", "shown_columns", "write_sweep_page"]
 
-SEED = "seed"  # the key that a mean is taken over
-MOST_LINES = 12  # of a figure
+SEED = "seed"  # the key over which means are taken
+MOST_LINES = 12  # in a figure
 
 
 class SweepTables(NamedTuple):
     """A sweep as tables.
 
     Attributes:
-        keys: of the grid.
+        keys: the keys of the grid.
         cells: a row per cell.
         history: a row per cell and outer step.
-        plain: the same without tuning.
+        plain: a row per cell and outer step of plain training.
         notes: warnings by the name of their cell.
     """
 
@@ -74,7 +75,7 @@ def shown_columns(cells: pd.DataFrame) -> dict[str, str]:
 
 
 def number_text(value: Any) -> str:
-    """Return a value of the table as text; nothing for what is missing."""
+    """Return a value of the table as text; a missing value is empty."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -118,7 +119,7 @@ def _overview(found: SweepTables) -> Section:
 
 
 def _plain_ends(found: SweepTables) -> dict[str, dict[tuple[Any, ...], Any]]:
-    """Return by column and cell the last number of the plain run."""
+    """Return the last number of plain training, by column and by cell."""
     numbers = metric_names(map(str, found.plain)) or [RISK]
     columns = [f"{data_set}_{name}" for data_set in ("valid", "test") for name in numbers]
     names = [name for name in columns if name in found.plain]
@@ -148,7 +149,7 @@ def _mean_text(found: tuple[float, float, int]) -> str:
     return f"{mean:.4g} ± {error:.2g} (n = {count})" if count > 1 else f"{mean:.4g}"
 
 
-def _figure(found: SweepTables, column: str) -> Figure:
+def _figure(found: SweepTables, column: str) -> Panel:
     others = [key for key in found.keys if key != SEED]
     lines = []
     for number, (values, group) in enumerate(_groups(found.history, others)[:MOST_LINES]):
@@ -157,7 +158,7 @@ def _figure(found: SweepTables, column: str) -> Figure:
         if not others and column in found.plain:
             lines.append(_curve(found.plain, column, "plain training", "dot", number + 4))
     title = column_title(column)
-    return Figure(title, "outer step", title, lines)
+    return Panel(title, "outer step", title, lines)
 
 
 def _curve(group: pd.DataFrame, column: str, label: str, dash: str, color: int) -> Line:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
 from pactune.paper.commands import weight_decay
-from pactune.report.printing import OutputFormat, Printed
+from pactune.paper.commands.certificate import certificate
+from pactune.paper.commands.freedman import freedman, freedman_null
 
 __all__ = ["ITEMS", "Item", "app"]
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something that can be reproduced.
+    """One line of `pactune reproduce --list`.
 
     Attributes:
-        name: of the command.
-        shows: which figures of the paper.
-        cost: what the full form takes on two cores.
-        quick_cost: what `--quick` takes.
+        name: the command.
+        shows: the figures of the paper that it redoes.
+        cost: the time of the full form on two cores.
+        quick_cost: the time of `--quick`.
     """
 
     name: str
@@ -33,7 +31,7 @@ class Item:
     quick_cost: str
 
 
-# A new item joins with a row here and a command of the same name below.
+# A new study adds a row here and a command of the same name below.
 ITEMS = (
     Item(
         "freedman",
@@ -68,10 +66,6 @@ ITEMS = (
 
 app = typer.Typer(help="Reproduce the paper's figures and tables.", no_args_is_help=False)
 
-Output = Annotated[Path | None, typer.Option("--output", help="Run folder; runs/ITEM by default.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it works.")]
-Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Number of data seeds.")]
-
 
 @app.callback(invoke_without_command=True)
 def _list_items(
@@ -88,118 +82,8 @@ def _list_items(
         raise typer.Exit(2)
 
 
-@app.command("freedman")
-def _freedman(
-    output: Output = None, quick: Quick = False, seeds: Seeds = None, printed: Printed = OutputFormat.TABLE
-) -> None:
-    """Reproduce Freedman's paradox with two true predictors."""
-    _run_freedman("freedman", output, quick=quick, seeds=seeds, printed=printed)
-
-
-@app.command("freedman-null")
-def _freedman_null(
-    output: Output = None, quick: Quick = False, seeds: Seeds = None, printed: Printed = OutputFormat.TABLE
-) -> None:
-    """Reproduce Freedman's paradox with no true predictor."""
-    _run_freedman("freedman-null", output, quick=quick, seeds=seeds, printed=printed)
-
-
-@app.command("certificate")
-def _certificate(
-    output: Output = None,
-    quick: Quick = False,
-    mnist: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="Folder with the MNIST idx files or mnist.npz.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="Where MNIST runs; cuda unless there is time.")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Of the splits.")] = 0,
-    printed: Printed = OutputFormat.TABLE,
-) -> None:
-    """Certify error rates over grids declared beforehand."""
-    from pactune.paper import certificate_studies as studies
-    from pactune.paper.pages.certificate import write_certificate_page
-    from pactune.tracking.run_folder import RunFolder
-
-    def report(words: str) -> None:
-        typer.echo(f"certificate: {words}", err=True)
-
-    folder = RunFolder(output or Path("runs") / "certificate")
-    settings = {"seed": seed, "quick": quick, "mnist": mnist is not None, "device": device}
-    with folder.run("certificate", settings):
-        found = studies.digits_studies(seed, quick=quick, record=folder.append, report=report)
-        if mnist is not None:
-            for run in (studies.mnist_small_studies, studies.mnist_large_studies):
-                found |= run(mnist, device, seed, record=folder.append, report=report)
-        folder.write_results({"settings": settings, "studies": found})
-        page = write_certificate_page(found, folder.folder / "report.html")
-    typer.echo(f"certificate: written to {page}", err=True)
-    _print_certificates(found, printed)
-
-
-def _print_certificates(studies: dict[str, Any], printed: OutputFormat) -> None:
-    from pactune.paper.certificate_studies import summarise
-    from pactune.paper.pages.certificate import HEADER, table_rows
-
-    if printed is OutputFormat.JSON:
-        typer.echo(json.dumps(summarise(studies), ensure_ascii=False, indent=1))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*HEADER, title="certificate")
-    for row in table_rows(studies):
-        table.add_row(*row)
-    Console(file=sys.stdout).print(table)
-
-
+app.command("freedman")(freedman)
+app.command("freedman-null")(freedman_null)
+app.command("certificate")(certificate)
 for _command in weight_decay.COMMANDS:
     app.command(_command.name)(_command.function())
-
-
-def _run_freedman(name: str, output: Path | None, *, quick: bool, seeds: int | None, printed: OutputFormat) -> None:
-    from pactune.paper.freedman import FreedmanStudy, run_study
-    from pactune.paper.pages.freedman import draw_figures, figure_data
-    from pactune.report.progress import stderr_progress
-    from pactune.tracking.run_folder import RunFolder
-
-    null = name == "freedman-null"
-    study = FreedmanStudy.quick(null=null) if quick else FreedmanStudy(null=null)
-    study = replace(study, seeds=seeds or study.seeds)
-    folder = RunFolder(output or Path("runs") / name)
-    with folder.run(name, study.settings()):
-        results = run_study(study, record=folder.append, progress=stderr_progress(name))
-        folder.write_results(results)
-        draw_figures(figure_data(results), folder.folder)
-    typer.echo(f"{name}: written to {folder.folder}", err=True)
-    _print_freedman(name, results, printed)
-
-
-def _print_freedman(name: str, results: dict[str, Any], printed: OutputFormat) -> None:
-    if printed is OutputFormat.JSON:
-        kept = ("settings", "selection", "test_mse_below_validation", "rate", "correlation", "ablation")
-        typer.echo(json.dumps({key: results[key] for key in kept}, indent=1))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("criterion", "right", "features", "true", "test MSE", "95 % interval", title=name)
-    for criterion, found in results["selection"].items():
-        error = found["mean_test_mse"]
-        table.add_row(
-            criterion,
-            f"{found['exact']} of {found['of']}",
-            f"{found['mean_selected']['mean']:.1f}",
-            f"{found['mean_true_found']['mean']:.1f}",
-            f"{error['mean']:.3f}",
-            f"{error['low']:.3f}–{error['high']:.3f}",
-        )
-    console, rate = Console(file=sys.stdout), results["rate"]
-    console.print(table)
-    share = rate["share_exact"]
-    console.print(
-        f"pac-bayes exactly right on {rate['exact']} of {rate['seeds']} seeds: {share['mean']:.1%} "
-        f"(95 % interval {share['low']:.1%}–{share['high']:.1%})"
-    )
-    for criterion, found in results["correlation"].items():
-        for error, value in found.items():
-            console.print(f"correlation of objective and {error} along the path, {criterion}: {value['mean']:+.2f}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -12,13 +10,16 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from pactune.paper.commands.study_options import Data, Model, Options, numbers
+from pactune.paper.commands.options import Data, Model, Options, numbers
+from pactune.report.printing import print_result
 
 if TYPE_CHECKING:
-    from pactune.paper.cells import Execution
+    from pathlib import Path
+
     from pactune.paper.data import DataName, Images
-    from pactune.paper.studies import Scale, Study
-    from pactune.paper.weight_decay import StudySetting
+    from pactune.paper.weight_decay.cells import Execution
+    from pactune.paper.weight_decay.setting import StudySetting
+    from pactune.paper.weight_decay.studies import Scale, Study
     from pactune.report.page import Section
 
 __all__ = ["COMMANDS"]
@@ -26,7 +27,17 @@ __all__ = ["COMMANDS"]
 
 @dataclass(frozen=True)
 class _Command:
-    """A command: its words, the options it lacks, and its numbers unless others are asked for."""
+    """A command.
+
+    Attributes:
+        name: typed behind `pactune reproduce`.
+        help: its text in `--help`.
+        without: options that do not apply to it.
+        data: default data sets.
+        seeds: default number of initial weights per draw.
+        draws: default draws of the images for the linear classifier.
+        residual_draws: default draws for residual networks, which cost more.
+    """
 
     name: str
     help: str
@@ -37,9 +48,9 @@ class _Command:
     residual_draws: str = "0"
 
     def function(self) -> Callable[..., None]:
-        """Return the function that typer makes a command of."""
+        """Return a function whose signature tells typer the options of this command."""
         hints = get_type_hints(Options, include_extras=True)
-        own: dict[str, Any] = {"model": [Model.LINEAR], "data": list(self.data), "zeta": []}
+        defaults: dict[str, Any] = {"model": [Model.LINEAR], "data": list(self.data), "zeta": []}
         kept = [field for field in fields(Options) if field.name not in self.without]
 
         def command(**given: Any) -> None:
@@ -47,7 +58,8 @@ class _Command:
 
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [
-            inspect.Parameter(f.name, kind, default=own.get(f.name, f.default), annotation=hints[f.name]) for f in kept
+            inspect.Parameter(f.name, kind, default=defaults.get(f.name, f.default), annotation=hints[f.name])
+            for f in kept
         ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {field.name: hints[field.name] for field in kept}
@@ -81,61 +93,79 @@ COMMANDS = (
 
 
 def _run(command: _Command, options: Options) -> None:
-    """Run the studies of a command, draw them, and print their tables."""
-    from pactune.paper.pages.folder import write_report
-    from pactune.paper.pages.weight_decay import study_section
-    from pactune.paper.records import read_studies
-    from pactune.paper.studies import run_study
-    from pactune.report.drawing import save_figures
+    """Run the studies of a command, write their figures and the report, and print their tables."""
+    from pactune.paper.weight_decay.page import study_sections
+    from pactune.report.folder import write_report
 
-    execution, load = _execution(command, options), _loader(options)
+    studies = _studies(command, options)
+    _run_studies(command, options, studies)
+    sections = _save_figures(options.output, {study.name for study in studies})
+    page = write_report(options.output, studies=study_sections(options.output))
+    typer.echo(f"{command.name}: written to {options.output}, report: {page}", err=True)
+    tables = [(section.heading, table) for section in sections for table in section.tables]
+    print_result(options.output_format, [_document(section) for section in sections], tables)
+
+
+def _studies(command: _Command, options: Options) -> list[Study]:
+    """Return a study per classifier and data set; without files, --quick may turn two data sets into one study."""
     studies: dict[str, Study] = {}
     for model in options.model:
         for data in options.data:
             found = _available(command, options, data.value)
             study = _study(command, options, *_plan(command, options, model.value, found))
             studies[study.name] = study
+    return list(studies.values())
+
+
+def _run_studies(command: _Command, options: Options, studies: list[Study]) -> None:
+    from pactune.paper.weight_decay.studies import run_study
+
+    execution, load = _execution(command, options), _loader(options)
     try:
-        for study in studies.values():
+        for study in studies:
             run_study(study, options.output, load, execution)
     except KeyboardInterrupt:
         typer.echo(f"{command.name}: interrupted; the same command goes on where it stopped", err=True)
         raise typer.Exit(130) from None
-    sections = []
-    for record in read_studies(options.output):
-        if record.name in studies:
-            sections.append(study_section(record))
-            save_figures(sections[-1].figures, options.output / record.name)
-    page = write_report(options.output)
-    typer.echo(f"{command.name}: written to {options.output}, report: {page}", err=True)
-    _print(sections, options.printed)
+
+
+def _save_figures(home: Path, names: set[str]) -> list[Section]:
+    """Write the figures of the named studies into their folders; return their sections."""
+    from pactune.paper.weight_decay.records import read_studies
+    from pactune.paper.weight_decay.sections import study_section
+    from pactune.report.figure_files import save_panels
+
+    sections = {study.name: study_section(study) for study in read_studies(home) if study.name in names}
+    for name, section in sections.items():
+        save_panels(section.figures, home / name)
+    return list(sections.values())
 
 
 def _study(command: _Command, options: Options, setting: StudySetting, scale: Scale) -> Study:
-    from pactune.paper import studies
+    from pactune.paper.weight_decay import studies
 
-    own = options.zeta or ([studies.QUICK_ZETA] if options.quick else [])
+    zetas = options.zeta or ([studies.QUICK_ZETA] if options.quick else [])
     match command.name:
         case "weight-decay":
-            return studies.curves(replace(setting, online=options.online), scale, own)
+            return studies.curves(replace(setting, online=options.online), scale, zetas)
         case "table":
-            return studies.table(setting, scale, own, online=options.online, auto=options.auto)
+            return studies.table(setting, scale, zetas, online=options.online, auto=options.auto)
         case "truncation":
             return studies.truncation(setting, replace(scale, inits=1, outer_steps=8) if options.quick else scale)
         case "restart":
-            return studies.restart(setting, scale, own)
-    zetas = options.zeta or (studies.QUICK_ZETAS if options.quick else studies.ZETAS)
-    return studies.zeta_grid(command.name, setting, scale, zetas)
+            return studies.restart(setting, scale, zetas)
+    grid = options.zeta or (studies.QUICK_ZETAS if options.quick else studies.ZETAS)
+    return studies.zeta_grid(command.name, setting, scale, grid)
 
 
 def _plan(command: _Command, options: Options, model: Any, data: DataName) -> tuple[StudySetting, Scale]:
-    """Return the setting and the amount of a study."""
-    from pactune.paper.studies import QUICK, QUICK_SCALE, Scale
-    from pactune.paper.weight_decay import StudySetting
+    """Return the setting of a study and how much of it to run."""
+    from pactune.paper.weight_decay.setting import StudySetting
+    from pactune.paper.weight_decay.studies import QUICK, QUICK_SCALE, Scale
 
     base, amount = (QUICK, QUICK_SCALE) if options.quick else (StudySetting(), Scale(inits=command.seeds))
-    own = command.draws if model == "linear" else command.residual_draws
-    draws = options.draws or ("0-1" if options.quick and command.name == "table" else "0" if options.quick else own)
+    usual = command.draws if model == "linear" else command.residual_draws
+    draws = options.draws or ("0-1" if options.quick and command.name == "table" else "0" if options.quick else usual)
     scale = replace(
         amount,
         draws=numbers(draws),
@@ -149,7 +179,7 @@ def _plan(command: _Command, options: Options, model: Any, data: DataName) -> tu
 
 
 def _available(command: _Command, options: Options, data: DataName) -> DataName:
-    """Return the data set; for a quick run without its files the digits, and say so."""
+    """Return the data set; if its files are missing, a quick run takes the digits and says so."""
     from pactune.paper.data import load_images
 
     if not options.quick or load_images(data, options.data_dir, download=False) is not None:
@@ -175,7 +205,7 @@ def _loader(options: Options) -> Callable[[DataName], Images]:
 def _execution(command: _Command, options: Options) -> Execution:
     import torch
 
-    from pactune.paper.cells import Execution
+    from pactune.paper.weight_decay.cells import Execution
 
     try:
         torch.zeros(1, device=options.device)
@@ -186,22 +216,7 @@ def _execution(command: _Command, options: Options) -> Execution:
     return Execution(options.device, options.engine, progress=True, report=report)
 
 
-def _print(sections: list[Section], printed: str) -> None:
-    """Print the tables of each study."""
-    if printed == "json":
-        found = [
-            {"study": section.heading, "tables": [{"header": t.header, "rows": t.rows} for t in section.tables]}
-            for section in sections
-        ]
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(file=sys.stdout)
-    for section in sections:
-        for table in section.tables:
-            shown = Table(*table.header, title=section.heading)
-            for row in table.rows:
-                shown.add_row(*row)
-            console.print(shown)
+def _document(section: Section) -> dict[str, Any]:
+    """Return the tables of a study for JSON."""
+    tables = [{"header": table.header, "rows": table.rows} for table in section.tables]
+    return {"study": section.heading, "tables": tables}

@@ -1,1 +1,0 @@
-"""The pages and figures of the paper's studies."""
