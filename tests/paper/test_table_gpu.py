@@ -1,0 +1,47 @@
+"""The script that makes rows of the table on a GPU runs without one, and its export can be read and made again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pactune.paper.weight_decay.records import read_studies
+from pactune.tracking.journal import read_lines
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_tiny(folder, *more):
+    command = [
+        sys.executable,
+        "benchmarks/table_gpu.py",
+        "--tiny",
+        "--device",
+        "cpu",
+        "--draws",
+        "0",
+        "--folder",
+        folder,
+    ]
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    subprocess.run([*command, *more], cwd=ROOT, env={**os.environ, **paths}, check=True, capture_output=True)
+    return next(folder.glob("*.json")).read_bytes()
+
+
+def rows_of(folder, plain):
+    journal = read_lines(folder / "cells" / f"model=linear,data=digits,zeta=0.0,draw=0,init=0,plain={plain}")
+    return [line for line in journal if line["kind"] == "row"]
+
+
+def test_a_tiny_row_is_made_and_exported(tmp_path):
+    written = make_tiny(tmp_path)
+    (study,) = read_studies(tmp_path)
+    assert study.finished == study.asked == 2
+    assert study.settings["note"].startswith("`python benchmarks/table_gpu.py")
+    zero, tuned = study.records
+    assert (zero.cell["zeta"], len(zero.rows), len(zero.plain)) == (0.0, 2, 2)
+    assert (tuned.cell["zeta"] > 0, len(tuned.rows), len(tuned.plain)) == (True, 2, 0)
+    lengths = [[row["weight_norm"] for row in rows_of(tmp_path, plain)] for plain in (False, True)]
+    assert lengths[0][0] == lengths[1][0]
+    assert lengths[0][1] != lengths[1][1]  # λ moves in the tuned run alone
+    assert make_tiny(tmp_path, "--export-only") == written
