@@ -17,6 +17,8 @@ import pactune as pt
 from pactune.engines import Captured, captured, choice
 from pactune.engines.traced import as_flat, trace
 
+pytestmark = pytest.mark.slow
+
 
 class Graph:
     """Replays by calling what was captured."""
