@@ -19,6 +19,8 @@ from pactune.engines.graph_options import GraphOptions
 from pactune.engines.segment import flat_function
 from pactune.engines.tracing import trace
 
+pytestmark = pytest.mark.slow
+
 
 class Graph:
     """Replays by calling what was captured."""

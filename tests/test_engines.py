@@ -147,6 +147,7 @@ def test_options_of_the_captured_engine_keep_the_numbers(engine: Engine) -> None
     torch.testing.assert_close(torch.tensor(captured.values), torch.tensor(eager.values), rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_chains_at_once_are_chains_one_by_one(problem: str) -> None:
     setting = {"restart": True, "chains": 3, **PROBLEMS[problem]}

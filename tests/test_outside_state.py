@@ -16,6 +16,8 @@ from torch.nn.functional import mse_loss
 import pactune as pt
 from pactune.engines import Traced
 
+pytestmark = pytest.mark.slow
+
 SCALE = 1.0
 
 
