@@ -44,6 +44,7 @@ LAYERS = [
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 APPLICATIONS = {"demo", "paper", "report", "sweeps", "cli"}
+OF_TORCH = {"grad", "benchmark", "allow_tf32"}  # attributes of tensors and of torch.backends
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
@@ -101,6 +102,21 @@ def test_nothing_below_the_tuner_imports_it() -> None:
         if "tuning.tuner" in path.read_text(encoding="utf-8")
     ]
     assert not wrong
+
+
+def test_no_object_assigns_an_attribute_of_another() -> None:
+    rooms = {"rounds", "engines", "stacking", "tuning"}
+    targets = [
+        (path, target)
+        for path in FILES
+        if part_of(path) in rooms
+        for target in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store)
+    ]
+    others = [(path, target) for path, target in targets if ast.unparse(target.value) not in ("self", "cls")]
+    ours = [f"{path.name}: {ast.unparse(target)}" for path, target in others if target.attr not in OF_TORCH]
+    assert len(targets) > 50
+    assert not ours
 
 
 def test_the_library_proper_imports_no_application() -> None:

@@ -29,13 +29,17 @@ class ChainContext:
         hyper: λ during the round.
         drawn: the draw from P_0 if the round started from θ_0; None if it continues an earlier round.
         inner_steps: T.
-        length: the number of steps of the round so far. The chain counts them.
+        length: the number of steps of the round so far.
     """
 
     hyper: Params
     drawn: Params | None
     inner_steps: int
     length: int = 0
+
+    def advance(self, steps: int) -> None:
+        """Count steps that the chain has taken."""
+        self.length += steps
 
 
 class ChainEstimator(ABC):

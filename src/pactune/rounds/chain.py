@@ -124,7 +124,7 @@ class Chain:
             record.state, record.hyper, record.data, observation, donated=skippable and self._owned
         )
         self._owned = True
-        self._context.length += 1
+        self._context.advance(1)
         if skippable and self._risk_side is not None:
             self._risk_side.skip_steps({})
         elif not skippable:
@@ -158,7 +158,7 @@ class Chain:
         """Continue from `carry`, after an engine has run `steps` steps."""
         self._state, self._total = carry.state, carry.total
         self._owned = self._owned or steps > 0  # without a step it is still the state at the start
-        self._context.length += steps
+        self._context.advance(steps)
         if self._risk_side is not None:
             self._risk_side.skip_steps({})
         if self._path_side is not None:
