@@ -7,7 +7,7 @@ import math
 import pytest
 
 import pactune as pt
-from pactune.hypergradient.segments import check_segment, last_segment, root_segment
+from pactune.hypergradient.stored_steps import check_segment, last_segment, root_segment
 
 
 @pytest.mark.parametrize("steps", range(1, 40))

@@ -14,7 +14,7 @@ from torch import Tensor
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
-from pactune.hypergradient.segments import Segments
+from pactune.hypergradient.stored_steps import StoredSteps
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, add_, zeros_like
 
@@ -148,7 +148,7 @@ class Estimator(ABC):
 
 def pull_back_steps(
     context: ChainContext,
-    steps: Segments,
+    steps: StoredSteps,
     span: range,
     adjoint: Adjoint,
     *,

@@ -9,7 +9,7 @@ from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator, pull_back_steps
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
-from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
+from pactune.hypergradient.stored_steps import StoredSteps, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, add_, zeros_like
 
@@ -72,13 +72,13 @@ class _TruncatedChainEstimator(ChainEstimator):
         self._k, self._trajectory, self._context = settings.k, trajectory, context
         self._sum = zeros_like(context.hyper)
         self._segment = root_segment(settings.segment, settings.k)
-        self._steps = Segments(trajectory, self._segment, settings.k)
+        self._steps = StoredSteps(trajectory, self._segment, settings.k)
         self.by_params = settings.k > 0
 
     def observe(self, record: StepRecord, observation: Observation) -> Params:
         assert observation.by_hyper is not None
         if not self._steps:  # every summand goes back k steps, which is cheapest if every state is kept
-            self._steps = Segments(self._trajectory, 1, self._k)
+            self._steps = StoredSteps(self._trajectory, 1, self._k)
         found = observation.by_hyper
         if self._k:
             assert observation.by_params is not None

@@ -9,7 +9,7 @@ from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator, pull_back_steps
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
-from pactune.hypergradient.segments import Segments, check_segment, last_segment, root_segment
+from pactune.hypergradient.stored_steps import StoredSteps, check_segment, last_segment, root_segment
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, zeros_like
 
@@ -68,7 +68,7 @@ class _WindowedChainEstimator(ChainEstimator):
         self._w, self._context = settings.w, context
         self._sum = zeros_like(context.hyper)
         self._segment = root_segment(settings.segment, settings.w)
-        self._window = Segments(trajectory, self._segment)
+        self._window = StoredSteps(trajectory, self._segment)
         self._sources: list[Params] = []
         self._first = True
 

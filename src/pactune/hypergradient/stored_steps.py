@@ -13,10 +13,10 @@ from pactune.hypergradient.records import InnerState, LinearizedGradient, StepDa
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params
 
-__all__ = ["Segments", "check_segment", "last_segment", "root_segment"]
+__all__ = ["StoredSteps", "check_segment", "last_segment", "root_segment"]
 
 
-class _KeptStep(NamedTuple):
+class _StoredStep(NamedTuple):
     """A step that is kept. Its state is None if the steps before it have to be run again to find it."""
 
     state: InnerState | None
@@ -25,7 +25,7 @@ class _KeptStep(NamedTuple):
     linearized: LinearizedGradient | None = None
 
 
-class Segments:
+class StoredSteps:
     """The last steps of a round. A state is kept at every `segment`-th step and at steps whose graph is kept.
 
     To go back, a segment is run again from its first state. This is exact: mini-batches, noise and the seeds of
@@ -40,7 +40,7 @@ class Segments:
 
     def __init__(self, trajectory: Trajectory, segment: int, depth: int | None = None) -> None:
         self.trajectory, self._segment, self._depth = trajectory, segment, depth
-        self._steps: deque[_KeptStep] = deque()
+        self._steps: deque[_StoredStep] = deque()
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -49,7 +49,7 @@ class Segments:
         """Keep a step and forget the segments that are too old."""
         keep = len(self._steps) % self._segment == 0 or record.linearized is not None
         linearized = self.trajectory.without_values(record.linearized) if record.linearized is not None else None
-        self._steps.append(_KeptStep(record.state if keep else None, record.data, record.hyper, linearized))
+        self._steps.append(_StoredStep(record.state if keep else None, record.data, record.hyper, linearized))
         while self._depth is not None and len(self._steps) - self._segment >= self._depth:
             for _ in range(self._segment):
                 self._steps.popleft()
@@ -74,13 +74,13 @@ class Segments:
             while records:
                 yield records.pop()
 
-    def _release(self, begin: int, steps: list[_KeptStep]) -> None:
+    def _release(self, begin: int, steps: list[_StoredStep]) -> None:
         """Free the graphs, which are used once, and the states that can be computed again."""
         for i, step in enumerate(steps):
             if step.linearized is not None:
                 self._steps[begin + i] = step._replace(linearized=None, state=step.state if i == 0 else None)
 
-    def _run_again(self, steps: list[_KeptStep], first: int, *, to_state: bool) -> list[StepRecord]:
+    def _run_again(self, steps: list[_StoredStep], first: int, *, to_state: bool) -> list[StepRecord]:
         """Run a segment again; return its steps from number `first` on."""
         state, records = steps[0].state, list[StepRecord]()
         for i, step in enumerate(steps):
