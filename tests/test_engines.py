@@ -242,7 +242,7 @@ def test_data_that_can_only_be_read_in_order_are_read_once(chains: int, caplog: 
 def test_auto_records_nothing_in_a_short_run() -> None:
     chosen = tuner("auto")
     chosen.fit(2)
-    engine = chosen.runner.engine
+    engine = chosen.outer_run.runner.engine
     assert isinstance(engine, Traced)
     assert not engine._recordings
 
@@ -253,7 +253,7 @@ def test_auto_leaves_a_large_model_eager() -> None:
     x, y = torch.randn(4, 1000), torch.zeros(4, dtype=torch.long)
     problem = pt.Problem(net, hyper, train=(x, y), valid=(x, y), loss=cross_entropy)
     outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-    assert isinstance(pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=2, outer=outer).runner.engine, Eager)
+    assert isinstance(pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=2, outer=outer).outer_run.runner.engine, Eager)
 
 
 @pytest.mark.parametrize("engine", ["fast", 3, None])

@@ -59,7 +59,7 @@ def uses(result: Any, folder: Path) -> dict[str, Callable[[], Any]]:
         "command line: typer": cli.main,
         "feature selection: sklearn": lambda: __import__("pactune.selection"),
         "plot of a result: matplotlib": result.plot,
-        "plot of a frontier: matplotlib": lambda: privacy.draw_frontier(private),
+        "plot of a frontier: scipy": lambda: privacy.draw_frontier(private),
         "page: plotly": lambda: write_page(folder / "page.html", "title", []),
         "certificate: scipy": lambda: rows.shared(rows),
         "privacy: scipy": lambda: privacy.delta_of(1.0, 1.0),
