@@ -76,7 +76,8 @@ def test_every_package_is_in_its_extra() -> None:
     for package, extra in EXTRAS.values():
         assert package in names(PROJECT["optional-dependencies"][extra])
     assert extras_of("all") == {extra for _, extra in EXTRAS.values()}
-    assert "all" in extras_of("dev")
+    left_out = {"tensorboard", "mlflow", "wandb", "lightning", "ray"}  # large; their tests are skipped without them
+    assert extras_of("dev") == (extras_of("all") - left_out) | {"docs"}
 
 
 def test_the_faq_lists_every_extra() -> None:
