@@ -93,6 +93,31 @@ def test_no_class_name_twice() -> None:
     assert sorted(set(defined)) == sorted(defined)
 
 
+def test_private_words_stay_away() -> None:
+    private = {
+        "Lane",
+        "World",
+        "Tick",
+        "Tape",
+        "Outside",
+        "Places",
+        "Watch",
+        "Team",
+        "Job",
+        "Question",
+        "Reading",
+        "Move",
+    }
+    names = {
+        node.id if isinstance(node, ast.Name) else node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Name, ast.ClassDef))
+    }
+    assert "ChainStates" in names
+    assert not names & private
+
+
 def test_nothing_below_the_tuner_imports_it() -> None:
     above = LEVEL["tuning"]
     wrong = [
