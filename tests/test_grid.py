@@ -119,15 +119,17 @@ def test_what_is_stacked(case: str, stacked: bool, caplog: pytest.LogCaptureFixt
     assert any("not stacked" in message for message in caplog.messages) != stacked
 
 
-def test_cells_that_differ_in_more_than_values_run_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_cells_of_different_structure_are_stacked_in_groups(caplog: pytest.LogCaptureFixture) -> None:
     def mixed(zeta: float, seed: int) -> pt.Tuner:
         return build(zeta, seed, inner=pt.Adam(lr=1e-2 * (1 + seed)))
 
     with caplog.at_level(logging.INFO, "pactune.engines"):
         found = pt.fit_grid(mixed, GRID, outer_steps=2, engine=Traced(steps=2), progress=False)
-    assert any("differ in more than" in message for message in caplog.messages)
-    alone = mixed(0.05, 1).fit(2, progress=False)
-    torch.testing.assert_close(table(found.results[-1])[1], table(alone)[1], rtol=1e-9, atol=1e-11)
+    assert any(f"in {len(GRID['seed'])} groups: they differ in more than" in message for message in caplog.messages)
+    assert not any("not stacked" in message for message in caplog.messages)
+    for cell, result in zip(found.cells, found.results, strict=True):
+        alone = mixed(**cell).fit(2, progress=False)
+        torch.testing.assert_close(table(result)[1], table(alone)[1], rtol=1e-9, atol=1e-11)
 
 
 class Power(nn.Module):

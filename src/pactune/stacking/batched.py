@@ -39,7 +39,9 @@ def value_of(request: ValueRequest) -> RoundValue:
 
 
 def values_of(requests: Sequence[ValueRequest]) -> list[RoundValue]:
-    """Return the values of many rounds of one structure, and wait for the device once."""
+    """Return the values of rounds of one structure, and wait for the device once."""
+    if len(requests) == 1:
+        return [value_of(requests[0])]
     outcomes = [request.outcome for request in requests]
     risks, regularizers = torch.stack([o.risk for o in outcomes]), torch.stack([o.regularizer for o in outcomes])
     gradient = stack([outcome.risk_gradient for outcome in outcomes])

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pactune.columns import Row
 from pactune.engines.eager import Eager
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem.evaluation import Evaluation
+from pactune.rounds.chain import ChainEnd
 from pactune.rounds.engine import Engine, log
 from pactune.rounds.plan import RoundOutcome, RoundRequest
 from pactune.rounds.round import combine, run_chains, run_round
-from pactune.stacking.batched import norms, take_outer_steps, value_of, values_of
+from pactune.stacking.batched import norms, take_outer_steps, values_of
 from pactune.stacking.requests import EvaluationRequest, OuterStepRequest, RoundValue, ValueRequest
 from pactune.stacking.stack import Stack
 from pactune.stacking.stacked import StackedModels
-from pactune.stacking.structure import stack_refusal
+from pactune.stacking.structure import same_structure, stack_refusal
 from pactune.trees import norm
 
 __all__ = ["Runner"]
 
-MOST_STACKS = 4  # tuned and plain runs, each before and after the first of them ends
+T = TypeVar("T")
+MOST_GROUPINGS = 4  # tuned and plain runs, each before and after the first of them ends
 
 
-class _Trial(NamedTuple):
-    """The result of an attempt to stack some requests.
+class _Group(NamedTuple):
+    """Requests of one structure, by their places among all requests; `stack` is None if they run side by side."""
+
+    places: list[int]
+    stack: Stack | None
+
+
+class _Grouping(NamedTuple):
+    """The groups of some requests.
 
     Attributes:
-        stack: joins the requests; None if they cannot be stacked.
+        groups: every request is in one of them.
         trajectories: the trajectories of the requests, kept alive so that their ids stay unique.
     """
 
-    stack: Stack | None
+    groups: list[_Group]
     trajectories: list[Trajectory]
 
 
@@ -47,8 +56,8 @@ class Runner:
 
     engine: Engine = field(default_factory=Eager)
 
-    _trials: dict[tuple[int, ...], _Trial] = field(default_factory=dict, init=False)
-    _stacked: set[tuple[int, ...]] = field(default_factory=set, init=False)
+    _groupings: dict[tuple[int, ...], _Grouping] = field(default_factory=dict, init=False)
+    _stacked_with: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
     _evaluates_stacked: bool = field(default=True, init=False)
 
     def run(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
@@ -58,26 +67,35 @@ class Runner:
         return [found[id(request)] if id(request) in found else run_round(request) for request in requests]
 
     def _run_recorded(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
-        """Run requests whose steps the engine may record."""
-        chains = sum(len(request.states) for request in requests)
-        stack = self._stack(requests) if chains > 1 and not isinstance(self.engine, Eager) else None
-        problems = tuple(id(request.plan.trajectory.problem) for request in requests)
-        self._stacked.discard(problems)
-        if stack is None:
-            pairs = zip(requests, run_chains(requests, self.engine), strict=True)
-            return [combine(request.plan, ends, online=request.on_step is not None) for request, ends in pairs]
-        joined = stack.join(requests)
-        if changed := stack.changed(joined, requests):
+        """Run requests whose steps the engine may record: stacked groups and single requests, side by side."""
+        groups = self._groups(requests)
+        members = [[requests[place] for place in group.places] for group in groups]
+        joined = [
+            None if group.stack is None else group.stack.join(own) for group, own in zip(groups, members, strict=True)
+        ]
+        changed = [
+            problem
+            for group, own, request in zip(groups, members, joined, strict=True)
+            if group.stack is not None and request is not None
+            for problem in group.stack.changed(request, own)
+        ]
+        if changed:
             for problem in changed:
                 self.engine.mark_unrecordable(problem)
             return self.run(requests)
-        self._stacked.add(problems)
-        ((end,),) = run_chains([joined], self.engine)
-        return stack.split(requests, end)
+        self._remember(groups, members)
+        work = [[request] if request is not None else own for own, request in zip(members, joined, strict=True)]
+        ends = iter(run_chains([request for own in work for request in own], self.engine))
+        outcomes: dict[int, RoundOutcome] = {}
+        for group, own, run in zip(groups, members, work, strict=True):
+            found = [next(ends) for _ in run]
+            split = group.stack.split(own, found[0][0]) if group.stack is not None else map(_combined, own, found)
+            outcomes |= zip(group.places, split, strict=True)
+        return [outcomes[place] for place in range(len(requests))]
 
     def values(self, requests: Sequence[ValueRequest]) -> list[RoundValue]:
-        """Return the value of every round."""
-        return values_of(requests) if self._are_stacked(requests) else [value_of(request) for request in requests]
+        """Return the value of every round. Rounds that were stacked are read together."""
+        return _in_places(self._stacked_groups(requests), lambda own: values_of([requests[i] for i in own]))
 
     def take_outer_steps(self, requests: Sequence[OuterStepRequest]) -> list[None]:
         """Let every λ take its outer step."""
@@ -86,9 +104,12 @@ class Runner:
 
     def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Row]:
         """Return the columns of every evaluation. Models whose rounds are stacked are evaluated stacked."""
+        return _in_places(self._stacked_groups(requests), lambda own: self._evaluate([requests[i] for i in own]))
+
+    def _evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Row]:
         names = list(requests[0].sources)
-        same_content = all(list(request.sources) == names for request in requests)
-        if self._evaluates_stacked and same_content and self._are_stacked(requests):
+        alike = len(requests) > 1 and all(list(request.sources) == names for request in requests)
+        if self._evaluates_stacked and alike:
             try:
                 return _evaluate_stacked(requests, names)
             except Exception as error:  # a metric may do anything that vmap does not know
@@ -96,20 +117,64 @@ class Runner:
                 self._evaluates_stacked = False
         return [_evaluate(request) for request in requests]
 
-    def _are_stacked(self, requests: Sequence[EvaluationRequest] | Sequence[ValueRequest]) -> bool:
-        """Return True if the last rounds of these runs were stacked."""
-        return len(requests) > 1 and tuple(id(request.problem) for request in requests) in self._stacked
+    def _stacked_groups(self, requests: Sequence[EvaluationRequest] | Sequence[ValueRequest]) -> list[list[int]]:
+        """Return the places of the requests, in groups whose last rounds were stacked."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        problems = [id(request.problem) for request in requests]
+        for place, problem in enumerate(problems):
+            groups.setdefault(self._stacked_with.get(problem, (problem,)), []).append(place)
+        whole = {key: tuple(problems[place] for place in own) == key for key, own in groups.items()}
+        return [part for key, own in groups.items() for part in ([own] if whole[key] else [[place] for place in own])]
 
-    def _stack(self, requests: Sequence[RoundRequest]) -> Stack | None:
-        """Return the stack of these requests: the same object in every round, so that its recordings are found."""
+    def _remember(self, groups: Sequence[_Group], members: Sequence[Sequence[RoundRequest]]) -> None:
+        """Note which problems are stacked together in this round."""
+        for group, own in zip(groups, members, strict=True):
+            problems = tuple(id(request.plan.trajectory.problem) for request in own)
+            for problem in problems:
+                self._stacked_with[problem] = problems if group.stack is not None else (problem,)
+
+    def _groups(self, requests: Sequence[RoundRequest]) -> list[_Group]:
+        """Return the groups of these requests: the same stacks in every round, so that their recordings are found."""
+        chains = sum(len(request.states) for request in requests)
+        if chains == 1 or isinstance(self.engine, Eager):
+            return [_Group(list(range(len(requests))), None)]
         trajectories = [request.plan.trajectory for request in requests]
         key = tuple(id(part) for one in trajectories for part in (one.problem, one.objective))
-        known = self._trials.get(key)
+        known = self._groupings.get(key)
         if known is None:
-            while len(self._trials) >= MOST_STACKS:
-                del self._trials[next(iter(self._trials))]
-            known = self._trials[key] = _Trial(_try_stack(requests), trajectories)
-        return known.stack
+            while len(self._groupings) >= MOST_GROUPINGS:
+                del self._groupings[next(iter(self._groupings))]
+            known = self._groupings[key] = _Grouping(_grouped(requests), trajectories)
+        return known.groups
+
+
+def _in_places(groups: Sequence[list[int]], answer: Callable[[list[int]], Sequence[T]]) -> list[T]:
+    """Answer group by group; return the answers in the order of the requests."""
+    found = {place: one for own in groups for place, one in zip(own, answer(own), strict=True)}
+    return [found[place] for place in range(len(found))]
+
+
+def _combined(request: RoundRequest, ends: Sequence[ChainEnd]) -> RoundOutcome:
+    return combine(request.plan, ends, online=request.on_step is not None)
+
+
+def _grouped(requests: Sequence[RoundRequest]) -> list[_Group]:
+    """Put requests of one structure into one group, and try to stack each group that has several chains."""
+    places: list[list[int]] = []
+    for place, request in enumerate(requests):
+        same = next((own for own in places if same_structure(request, requests[own[0]])), None)
+        if same is None:
+            places.append([place])
+        else:
+            same.append(place)
+    if len(places) > 1:
+        log.info(
+            "runs are stacked in %d groups: they differ in more than data, seed, ζ and values of tensors", len(places)
+        )
+    members = [[requests[place] for place in own] for own in places]
+    several = [sum(len(request.states) for request in own) > 1 for own in members]
+    stacks = [_try_stack(own) if many else None for own, many in zip(members, several, strict=True)]
+    return [_Group(own, stack) for own, stack in zip(places, stacks, strict=True)]
 
 
 def _try_stack(requests: Sequence[RoundRequest]) -> Stack | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pactune.parallel import Ranks
-from pactune.tracking.recorder import Recorder, State
+from pactune.tracking.recorder import CheckpointSchedule, Recorder, State
 from pactune.tracking.states import decode, encode
 from pactune.trees import Params
 
@@ -54,6 +54,14 @@ class RankRecorder(Recorder):
         """Save how the run ended."""
         self._own.end(**fields)
 
-    def part(self, name: str) -> Recorder:
+    def part(self, name: str, schedule: CheckpointSchedule | None = None) -> Recorder:
         """Return the recorder of a sub-run."""
-        return RankRecorder(self._own.part(name), self._ranks)
+        return RankRecorder(self._own.part(name, schedule), self._ranks)
+
+    def newest_step(self) -> int | None:
+        """Return the outer step from which the run would resume, on the first rank."""
+        return self._own.newest_step()
+
+    def start_by(self, step: int) -> None:
+        """Resume from the newest checkpoint that is not after this outer step, if there is one."""
+        self._own.start_by(step)

@@ -64,9 +64,16 @@ class Recorder:
     def end(self, **fields: Any) -> None:
         """Save how the run ended."""
 
-    def part(self, name: str) -> Recorder:
-        """Return the recorder of a sub-run, such as one fold of the search for ζ."""
+    def part(self, name: str, schedule: CheckpointSchedule | None = None) -> Recorder:
+        """Return the recorder of a sub-run, such as one fold of the search for ζ; sub-runs may share a schedule."""
         return self
+
+    def newest_step(self) -> int | None:
+        """Return the outer step from which the run would resume; None if it starts anew or has ended by itself."""
+        return None
+
+    def start_by(self, step: int) -> None:
+        """Resume from the newest checkpoint that is not after this outer step, if there is one."""
 
 
 class CheckpointSchedule:
@@ -104,8 +111,8 @@ def _pause(seconds: float) -> float:
     return 0.0 if seconds < SLOW else min(PAUSE * seconds, MOST_PAUSE)
 
 
-def resume_together(recorders: Sequence[FolderRecorder]) -> None:
-    """Let the runs of a grid resume from the same outer step, the last one of which all have a checkpoint.
+def resume_together(recorders: Sequence[Recorder]) -> None:
+    """Let runs in lockstep resume from the same outer step, the last one of which all have a checkpoint.
 
     A stacked run rounds differently from a single one. If all runs resume from the same step, they are stacked as they
     would have been without the interruption, and their numbers are equal bit for bit.
@@ -150,10 +157,10 @@ class FolderRecorder(Recorder):
         if has_content(folder / JOURNAL) or list_checkpoints(folder):
             self._check_early()
 
-    def part(self, name: str) -> Recorder:
+    def part(self, name: str, schedule: CheckpointSchedule | None = None) -> Recorder:
         """Return the recorder of a sub-folder."""
         folder, settings = folder_inside(self.folder, name), {**self._settings, "part": name}
-        return FolderRecorder(folder, resume=self._resume, settings=settings, parts=self._parts)
+        return FolderRecorder(folder, resume=self._resume, settings=settings, parts=self._parts, schedule=schedule)
 
     def __enter__(self) -> Recorder:
         make_folder(self.folder)

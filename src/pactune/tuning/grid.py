@@ -18,7 +18,7 @@ from pactune.rounds.engine import Engine
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
 from pactune.tracking.files import as_folder, folder_inside
-from pactune.tracking.recorder import CheckpointSchedule, FolderRecorder, resume_together
+from pactune.tracking.recorder import CheckpointSchedule, resume_together
 from pactune.tuning.cells import Cell, cell_name, check_key, grid_cells
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings, Keep
@@ -146,7 +146,7 @@ def fit_grid(
             run.share(runner)
             settings = recorded_in(folder, run, settings, resume=resume, schedule=schedule)
             fits.append(Fit(run, settings, run.settings.zeta, Listeners(tuner, listeners)))
-        resume_together([fit.settings.recorder for fit in fits if isinstance(fit.settings.recorder, FolderRecorder)])
+        resume_together([fit.settings.recorder for fit in fits])
         runs = [fit.requests() for fit in fits]
         results = run_in_lockstep(runs, runner, interrupted=lambda result: result.status == "interrupted")
     return GridResult(cells, results)
