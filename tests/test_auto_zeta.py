@@ -12,9 +12,11 @@ from torch.nn import functional
 
 import pactune as pt
 from pactune.demo.digits import DemoSettings, load_digits, run_one
+from pactune.engines import Traced
 from pactune.rounds.round import run_round
 from pactune.tracking import read_journal
 from pactune.tuning.auto_zeta import _folds
+from pactune.tuning.copies import copied_settings
 
 pytestmark = pytest.mark.slow
 
@@ -201,3 +203,64 @@ def test_the_journal_ends_with_the_verdict_of_the_held_out_rows(tmp_path: Path) 
     ends = [line for line in read_journal(tmp_path) if line["kind"] == "end"]
     assert [line["verdict"] for line in ends] == [result.verdict]
     assert "held-out rows" in result.verdict
+
+
+def _scores(result: pt.Result) -> list[float]:
+    return [row["score"] for row in result.trials]
+
+
+@pytest.mark.parametrize("rows", [20, 23])  # 23 rows make folds of unequal size
+@pytest.mark.parametrize("chains", [1, 2])
+def test_candidates_in_lockstep_score_as_one_after_the_other(rows: int, chains: int) -> None:
+    options = {"rows": rows, "chains": chains, "initial": None if chains == 1 else _initial}
+    together = _tuner(**options, engine=Traced(steps=2)).fit(OUTER)
+    one_by_one = _tuner(**options, engine="eager").fit(OUTER)
+    assert _scores(together) == pytest.approx(_scores(one_by_one), rel=1e-4)
+    assert together.zeta == pytest.approx(one_by_one.zeta, rel=1e-4)
+    assert (together.kept_run, together.kept_step) == (one_by_one.kept_run, one_by_one.kept_step)
+
+
+def _initial(generator: torch.Generator) -> dict[str, torch.Tensor]:
+    return {"weight": 0.1 * torch.randn(2, 6, generator=generator), "bias": torch.zeros(2)}
+
+
+def test_every_copy_has_modules_and_an_optimizer_of_its_own() -> None:
+    tuner = _tuner(engine=Traced(steps=2))
+    settings = copied_settings(tuner.settings, 2)
+    assert settings is not None
+    modules = [one.problem.model for one in settings]
+    assert len({id(module) for module in [tuner.problem.model, *modules]}) == 3
+    held = {id(p) for group in settings[0].outer.param_groups for p in group["params"]}
+    assert held == {id(p) for p in settings[0].problem.hyper.parameters()}
+
+
+def test_a_loss_that_holds_its_module_is_not_copied() -> None:
+    """The closure calls the module that it was defined with, so a copy would train one model and judge another."""
+    tuner = _tuner(engine=Traced(steps=2))
+    model, hyper = tuner.problem.model, tuner.problem.hyper
+
+    def loss(_model: nn.Module, batch: tuple[torch.Tensor, ...], _hyper: nn.Module) -> torch.Tensor:
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    problem = pt.Problem(
+        model, hyper, train=tuner.problem.train, valid=tuner.problem.valid, train_loss=loss, valid_loss=loss
+    )
+    settings = {"inner": tuner.inner, "inner_steps": 8, "outer": tuner.outer, "objective": tuner.objective}
+    held = pt.Tuner(problem, engine=Traced(steps=2), **settings)
+    assert copied_settings(held.settings, 1) is None
+    given = {"train_loss": _mean_loss, "valid_loss": _mean_loss}
+    expected = _scores(_tuner(losses=given, engine="eager").fit(OUTER))
+    assert _scores(held.fit(OUTER)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_optimizer_with_hooks_is_not_copied() -> None:
+    tuner = _tuner(engine=Traced(steps=2))
+    tuner.outer.register_step_pre_hook(lambda *_: None)
+    assert copied_settings(tuner.settings, 1) is None
+
+
+def test_a_module_that_cannot_be_copied_runs_one_by_one() -> None:
+    tuner = _tuner(engine=Traced(steps=2))
+    tuner.problem.model.derived = tuner.problem.model.weight * 2  # no leaf: torch refuses to copy it
+    assert copied_settings(tuner.settings, 1) is None
+    assert _scores(tuner.fit(OUTER)) == pytest.approx(_scores(_tuner(engine="eager").fit(OUTER)), rel=1e-4)

@@ -150,6 +150,10 @@ class Problem(InnerProblem):
             **self._losses.arguments(),
         )
 
+    def with_modules(self, model: nn.Module, hyper: nn.Module) -> Problem:
+        """Return the same losses on the same data, with another model and hyper module."""
+        return Problem(model, hyper, train=self.train, valid=self.valid, **self._losses.arguments())
+
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
         """Return the problem on some rows only, with the same model and hyper module."""
         twin = copy.copy(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pactune.columns import Row
+from pactune.engines import Eager
 from pactune.errors import RunFolderError, SettingError
 from pactune.objectives import AutoZeta, RelativeZeta
 from pactune.problem import Problem
@@ -18,10 +20,12 @@ from pactune.problem.data import Source
 from pactune.results.callbacks import Callback
 from pactune.results.result import Result
 from pactune.results.verdict import Verdict, judge_held_out
+from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
 from pactune.streams import Streams
-from pactune.tracking.recorder import Recorder
+from pactune.tracking.recorder import CheckpointSchedule, Recorder, resume_together
 from pactune.trees import Params, clone
+from pactune.tuning.copies import copied_settings
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import Choice, FitSettings
 from pactune.tuning.listeners import Listeners
@@ -46,25 +50,22 @@ def fit_auto(run: OuterRun, settings: FitSettings, rule: AutoZeta, listeners: Li
     start = _StartOfRuns.remembered(run, settings.recorder.part("start"))
     _check(run)
     scale = rule.scale or _initial_risk(run.problem)
+    candidates = [
+        _Candidate(k, fold, fraction, plain=i == 0)
+        for k, fold in enumerate(_folds(run.settings, rule))
+        for i, fraction in enumerate(rule.fractions)
+    ]
     scores = _HeldOutScores()
-    for k, fold in enumerate(_folds(run.settings, rule)):
-        for i, fraction in enumerate(rule.fractions):
-            scorer = _Scorer(run.problem, fold.held, scale, _label(fraction), plain=i == 0)
-            quiet = replace(
-                settings,
-                test=None,
-                plain_steps=settings.outer_steps if i == 0 else 0,
-                on_divergence="return",
-                choice=None,
-                evaluate=False,
-                recorder=settings.recorder.part(f"fold-{k}-fraction-{fraction:g}"),
-            )
-            heard = listeners.only(scorer, progress)
-            outcome = Fit(start.on_fold(run, fold), quiet, RelativeZeta(fraction), heard).result()
+    for batch in _batches(run, start, candidates):
+        scorers = [_Scorer(own.problem, one.fold.held, scale, _label(one.fraction), one.plain) for one, own in batch]
+        heard = [listeners.only(scorer, progress) for scorer in scorers]
+        results = _fit_in_lockstep(run, settings, batch, heard)
+        for scorer in scorers:
             scorer.add_to(scores, settings.outer_steps)
-            if outcome.status == "interrupted":
-                start.restore(run)
-                return replace(outcome, rows=[], plain_rows=[], kept_step=0, model=run.problem.model)
+        if stopped := [result for result in results if result.status == "interrupted"]:
+            start.restore(run)
+            model, hyper = run.problem.model, run.problem.hyper
+            return replace(stopped[0], rows=[], plain_rows=[], kept_step=0, model=model, hyper=hyper)
     start.restore(run)
     scores = run.ranks.object_from_leader(scores)  # rounding must not let ranks choose differently
     best = scores.best(_labels(rule))
@@ -75,6 +76,60 @@ def fit_auto(run: OuterRun, settings: FitSettings, rule: AutoZeta, listeners: Li
     fraction = next(f for f in rule.fractions if _label(f) == tuned.label)
     result = Fit(run, final, RelativeZeta(fraction), listeners.with_another(progress)).result()
     return replace(result, trials=scores.rows())
+
+
+class _Candidate(NamedTuple):
+    """A value of ζ on the rows of one fold; `plain` also scores plain training there."""
+
+    number: int
+    fold: _Fold
+    fraction: float
+    plain: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return f"fold-{self.number}-fraction-{self.fraction:g}"
+
+
+Batch = list[tuple[_Candidate, TunerSettings]]
+
+
+def _batches(run: OuterRun, start: _StartOfRuns, candidates: list[_Candidate]) -> Iterator[Batch]:
+    """Yield the candidates that run in lockstep, each with the settings of its run at the start.
+
+    All of them, on copies of the modules. The eager engine gains nothing by that, and some modules cannot be copied:
+    then the candidates run one after the other on the user's own modules.
+    """
+    eager = isinstance(run.runner.engine, Eager)
+    copies = None if eager else copied_settings(run.settings, len(candidates))
+    if copies is not None:
+        yield list(zip(candidates, copies, strict=True))
+        return
+    for candidate in candidates:
+        start.restore(run)
+        yield [(candidate, run.settings)]
+
+
+def _fit_in_lockstep(run: OuterRun, settings: FitSettings, batch: Batch, listeners: list[Listeners]) -> list[Result]:
+    """Tune λ on the folds of a batch, without evaluations."""
+    runner, schedule, fits = Runner(run.runner.engine), CheckpointSchedule(), list[Fit]()
+    for (candidate, own), heard in zip(batch, listeners, strict=True):
+        fold = candidate.fold
+        quiet = replace(
+            settings,
+            test=None,
+            plain_steps=settings.outer_steps if candidate.plain else 0,
+            on_divergence="return",
+            choice=None,
+            evaluate=False,
+            recorder=settings.recorder.part(candidate.name, schedule),
+        )
+        there = OuterRun(replace(own, problem=own.problem.subset(fold.train, fold.valid)), run.ranks, runner)
+        fits.append(Fit(there, quiet, RelativeZeta(candidate.fraction), heard))
+    resume_together([fit.settings.recorder for fit in fits])
+    requests = [fit.requests() for fit in fits]
+    return run_in_lockstep(requests, runner, interrupted=lambda result: result.status == "interrupted")
 
 
 def runs_of(rule: AutoZeta) -> int:
@@ -130,7 +185,7 @@ class _HeldOutScores:
 class _Scorer(Callback):
     """Scores the held rows after every outer step of a fold, and of plain training beside it."""
 
-    def __init__(self, problem: Problem, held: list[Source], scale: float, label: str, *, plain: bool) -> None:
+    def __init__(self, problem: Problem, held: list[Source], scale: float, label: str, plain: bool) -> None:
         self._problem, self._held, self._scale, self._label = problem, held, scale, label
         self._tuned: list[Tensor] = []
         self._plain: list[Tensor] | None = [] if plain else None
@@ -169,10 +224,7 @@ class _Scorer(Callback):
                 scores.add(label, found + missing)
 
     def _score(self) -> Tensor:
-        """Return 1 − exp(−loss/scale) of every held row. A loss that is NaN has the worst score.
-
-        The runs of all folds train the same modules, so the whole problem evaluates the model of the present fold.
-        """
+        """Return 1 − exp(−loss/scale) of every held row. A loss that is NaN has the worst score."""
         losses = torch.cat([self._problem.row_losses(source) for source in self._held])
         return (1 - torch.exp(-losses / self._scale)).nan_to_num(nan=1.0)
 
@@ -242,12 +294,6 @@ class _StartOfRuns:
         run.problem.load(self.params, self.buffers)
         run.problem.load_hyper(self.hyper)
         run.settings.outer.load_state_dict(copy.deepcopy(self.outer))
-
-    def on_fold(self, run: OuterRun, fold: _Fold) -> OuterRun:
-        """Return a run on the rows of a fold, at the start."""
-        self.restore(run)
-        settings = replace(run.settings, problem=run.problem.subset(fold.train, fold.valid))
-        return OuterRun(settings, run.ranks, Runner(run.runner.engine))
 
 
 def _check(run: OuterRun) -> None:
