@@ -264,3 +264,24 @@ def test_a_module_that_cannot_be_copied_runs_one_by_one() -> None:
     tuner.problem.model.derived = tuner.problem.model.weight * 2  # no leaf: torch refuses to copy it
     assert copied_settings(tuner.settings, 1) is None
     assert _scores(tuner.fit(OUTER)) == pytest.approx(_scores(_tuner(engine="eager").fit(OUTER)), rel=1e-4)
+
+
+@pytest.mark.parametrize("calls", [31, 64, 90])  # held rows are scored twice per candidate and outer step, plain too
+def test_killed_inside_the_folds_and_resumed(calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The candidates are stacked again as they were, so that every number is the same bit for bit."""
+    options = {"engine": Traced(steps=2)}
+    reference = _tuner(**options).fit(OUTER)
+    seen, original = [], pt.Problem.row_losses
+
+    def row_losses(self: pt.Problem, source: object) -> torch.Tensor:
+        seen.append(source)
+        if len(seen) == calls:
+            raise ArithmeticError("killed")
+        return original(self, source)
+
+    monkeypatch.setattr(pt.Problem, "row_losses", row_losses)
+    with pytest.raises(ArithmeticError):
+        _tuner(**options).fit(OUTER, run_dir=tmp_path / "run", progress=False)
+    result = _tuner(**options).fit(OUTER, run_dir=tmp_path / "run", resume=True, progress=False)
+    assert result.trials == reference.trials
+    assert result.history.drop(columns="seconds").equals(reference.history.drop(columns="seconds"))
