@@ -253,6 +253,30 @@ def test_a_loss_that_holds_its_module_is_not_copied() -> None:
     assert _scores(held.fit(OUTER)) == pytest.approx(expected, rel=1e-4)
 
 
+class _HoldsItself(nn.Module):
+    """A penalty that reads λ by a function made with the original module: a copy still reads the original λ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strength = nn.Parameter(torch.zeros(()))
+        self.read = lambda: self.strength
+
+    def penalty(self, params: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.read() * sum(value.square().sum() for value in params.values())
+
+
+def test_a_penalty_that_holds_its_module_is_not_copied() -> None:
+    given = _tuner()
+    hyper = _HoldsItself()
+    problem = pt.Problem(
+        given.problem.model, hyper, train=given.problem.train, valid=given.problem.valid, loss=functional.cross_entropy
+    )
+    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    tuner = pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=2, outer=outer, objective=pt.PACBayes(zeta="auto"))
+    assert copied_settings(given.settings, 1) is not None
+    assert copied_settings(tuner.settings, 1) is None
+
+
 def test_an_optimizer_with_hooks_is_not_copied() -> None:
     tuner = _tuner(engine=Traced(steps=2))
     tuner.outer.register_step_pre_hook(lambda *_: None)

@@ -11,7 +11,7 @@ from pactune.rounds.chain import Carry
 from pactune.rounds.engine import RoundChain
 from pactune.trees import Params, norm, sub
 
-__all__ = ["ReplayedChain"]
+__all__ = ["ReplayedChain", "carries_agree"]
 
 
 class ReplayedChain:
@@ -55,7 +55,7 @@ class ReplayedChain:
     def agrees(self, replayed: TensorList) -> bool:
         """Return True if a replay of one step from the carry equals the chain's own step, up to rounding."""
         restore = self._carry_layout.restore
-        return _agree(restore(replayed), self.round_chain.chain.carry, restore(self.carry))
+        return carries_agree(restore(replayed), self.round_chain.chain.carry, restore(self.carry))
 
     def static_copies(self, tensors: TensorList) -> TensorList:
         """Return copies on the device. A graph reads and writes them at fixed addresses."""
@@ -76,7 +76,7 @@ def _copy(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
     return tensor.detach().clone(memory_format=memory_format if four_axes else torch.contiguous_format)
 
 
-def _agree(found: Carry, wanted: Carry, before: Carry) -> bool:
+def carries_agree(found: Carry, wanted: Carry, before: Carry) -> bool:
     """Return True if two carries after one step are equal, compared with how far the step moved each part.
 
     Kernels on a GPU may sum in another order at every call. In float32 the two ways of one step of a ResNet-34 on an

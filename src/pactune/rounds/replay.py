@@ -15,7 +15,7 @@ from pactune.problem import Problem
 from pactune.streams import forked_rng, seed_forward
 from pactune.trees import Params, clone
 
-__all__ = ["check_replay"]
+__all__ = ["check_replay", "hook_functions", "same_values"]
 
 CALLS = 3  # calls of each function; with a private generator two results may still agree by chance
 REMEDY = (
@@ -43,11 +43,11 @@ def check_replay(problem: Problem) -> None:
                 return {"": risk(params, hyper, clone(problem.buffers()), batch)}
 
             _check_repeatable(problem, f"the {role} loss", value, seeds=[0] * CALLS)
-        for name, hook in _hooks(problem, params, hyper).items():
+        for name, hook in hook_functions(problem, params, hyper).items():
             _check_repeatable(problem, f"`{name}` of a hyperparameter module", hook, seeds=range(CALLS))
 
 
-def _hooks(problem: Problem, params: Params, hyper: Params) -> dict[str, Callable[[], Params]]:
+def hook_functions(problem: Problem, params: Params, hyper: Params) -> dict[str, Callable[[], Params]]:
     """Return the functions of θ and λ that a step calls in addition to the risks."""
     known: dict[str, tuple[bool, Callable[[], Params]]] = {
         "penalty": (problem.has_penalty, lambda: problem.penalty_gradient(params, hyper)),
@@ -68,14 +68,14 @@ def _check_repeatable(problem: Problem, what: str, function: Callable[[], Params
         raise SettingError(
             f"{what} draws random numbers from {' and '.join(moved)}, which cannot be replayed; {REMEDY}"
         )
-    if not all(_same_values(results[0], other) for other in results[1:]):
+    if not all(same_values(results[0], other) for other in results[1:]):
         raise SettingError(
             f"{what} gives another result when it is called again on the same tensors, so that its steps cannot be "
             f"replayed: it draws random numbers where it may not, or changes from call to call; {REMEDY}"
         )
 
 
-def _same_values(a: Params, b: Params) -> bool:
+def same_values(a: Params, b: Params) -> bool:
     """Compare bit for bit on a CPU, and with a tolerance on an accelerator, whose kernels may sum in any order."""
     return all(
         torch.equal(value, b[name]) or bool(value.isnan().any())

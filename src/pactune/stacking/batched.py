@@ -14,7 +14,7 @@ from torch import Tensor
 from pactune.stacking.requests import OuterStepRequest, RoundValue, ValueRequest
 from pactune.trees import Params, axpy, norm, stack, unstack
 
-__all__ = ["norms", "take_outer_steps", "value_of", "values_of"]
+__all__ = ["has_hooks", "norms", "take_outer_steps", "value_of", "values_of"]
 
 # These optimizers move every number by its own gradient alone, so that lists of tensors can be joined.
 ELEMENTWISE = (
@@ -72,10 +72,15 @@ def take_outer_steps(requests: Sequence[OuterStepRequest]) -> None:
         _step(group)
 
 
+def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Return True if `step` does more than the optimizer's own step: it has hooks, or a scheduler wraps it."""
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(hooks or "step" in vars(optimizer))
+
+
 def _settings(optimizer: torch.optim.Optimizer) -> object:
     """Return the settings that optimizers must share to be stepped together; None for one that steps alone."""
-    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    if type(optimizer) not in ELEMENTWISE or hooked or "step" in vars(optimizer):  # a scheduler wraps `step`
+    if type(optimizer) not in ELEMENTWISE or has_hooks(optimizer):
         return None
     options = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     if any(isinstance(value, Tensor) for group in options for value in group.values()):

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from pactune.columns import Row
 from pactune.engines.eager import Eager
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem import Problem
 from pactune.problem.evaluation import Evaluation
 from pactune.rounds.chain import ChainEnd
 from pactune.rounds.engine import Engine, log
@@ -32,6 +33,21 @@ class _Group(NamedTuple):
 
     places: list[int]
     stack: Stack | None
+
+    def join(self, own: list[RoundRequest]) -> list[RoundRequest]:
+        """Return the requests to run in place of the group's own."""
+        return own if self.stack is None else [self.stack.join(own)]
+
+    def changed(self, own: list[RoundRequest], joined: list[RoundRequest]) -> list[Problem]:
+        """Return the problems that can no longer be stacked with the others."""
+        return [] if self.stack is None else self.stack.changed(joined[0], own)
+
+    def outcomes(self, own: list[RoundRequest], ends: list[list[ChainEnd]]) -> list[RoundOutcome]:
+        """Return the outcome of every request of the group, from the ends of the requests that were run."""
+        if self.stack is not None:
+            return self.stack.split(own, ends[0][0])
+        pairs = zip(own, ends, strict=True)
+        return [combine(request.plan, found, online=request.on_step is not None) for request, found in pairs]
 
 
 class _Grouping(NamedTuple):
@@ -70,28 +86,18 @@ class Runner:
         """Run requests whose steps the engine may record: stacked groups and single requests, side by side."""
         groups = self._groups(requests)
         members = [[requests[place] for place in group.places] for group in groups]
-        joined = [
-            None if group.stack is None else group.stack.join(own) for group, own in zip(groups, members, strict=True)
-        ]
-        changed = [
-            problem
-            for group, own, request in zip(groups, members, joined, strict=True)
-            if group.stack is not None and request is not None
-            for problem in group.stack.changed(request, own)
-        ]
-        if changed:
+        joined = [group.join(own) for group, own in zip(groups, members, strict=True)]
+        parts = list(zip(groups, members, joined, strict=True))
+        if changed := [problem for group, own, run in parts for problem in group.changed(own, run)]:
             for problem in changed:
                 self.engine.mark_unrecordable(problem)
             return self.run(requests)
         self._remember(groups, members)
-        work = [[request] if request is not None else own for own, request in zip(members, joined, strict=True)]
-        ends = iter(run_chains([request for own in work for request in own], self.engine))
-        outcomes: dict[int, RoundOutcome] = {}
-        for group, own, run in zip(groups, members, work, strict=True):
-            found = [next(ends) for _ in run]
-            split = group.stack.split(own, found[0][0]) if group.stack is not None else map(_combined, own, found)
-            outcomes |= zip(group.places, split, strict=True)
-        return [outcomes[place] for place in range(len(requests))]
+        ends = iter(run_chains([request for run in joined for request in run], self.engine))
+        found: dict[int, RoundOutcome] = {}
+        for group, own, run in parts:
+            found |= zip(group.places, group.outcomes(own, [next(ends) for _ in run]), strict=True)
+        return [found[place] for place in range(len(requests))]
 
     def values(self, requests: Sequence[ValueRequest]) -> list[RoundValue]:
         """Return the value of every round. Rounds that were stacked are read together."""
@@ -152,10 +158,6 @@ def _in_places(groups: Sequence[list[int]], answer: Callable[[list[int]], Sequen
     """Answer group by group; return the answers in the order of the requests."""
     found = {place: one for own in groups for place, one in zip(own, answer(own), strict=True)}
     return [found[place] for place in range(len(found))]
-
-
-def _combined(request: RoundRequest, ends: Sequence[ChainEnd]) -> RoundOutcome:
-    return combine(request.plan, ends, online=request.on_step is not None)
 
 
 def _grouped(requests: Sequence[RoundRequest]) -> list[_Group]:

@@ -204,7 +204,7 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "last": optional(_pair(checks.hyper)),
         "chains": checks.chain_states(),
         "plain_chains": checks.chain_states(),
-        "stateful": flag,
+        "unrecordable": flag,
     }
     run = {
         "rows": _tuned_rows,

@@ -56,10 +56,10 @@ def fit_auto(run: OuterRun, settings: FitSettings, rule: AutoZeta, listeners: Li
         for i, fraction in enumerate(rule.fractions)
     ]
     scores = _HeldOutScores()
-    for batch in _batches(run, start, candidates):
-        scorers = [_Scorer(own.problem, one.fold.held, scale, _label(one.fraction), one.plain) for one, own in batch]
+    for group in _groups(run, start, candidates):
+        scorers = [_Scorer(own.problem, one.fold.held, scale, _label(one.fraction), one.plain) for one, own in group]
         heard = [listeners.only(scorer, progress) for scorer in scorers]
-        results = _fit_in_lockstep(run, settings, batch, heard)
+        results = _fit_in_lockstep(run, settings, group, heard)
         for scorer in scorers:
             scorer.add_to(scores, settings.outer_steps)
         if stopped := [result for result in results if result.status == "interrupted"]:
@@ -92,14 +92,14 @@ class _Candidate(NamedTuple):
         return f"fold-{self.number}-fraction-{self.fraction:g}"
 
 
-Batch = list[tuple[_Candidate, TunerSettings]]
+Group = list[tuple[_Candidate, TunerSettings]]
 
 
-def _batches(run: OuterRun, start: _StartOfRuns, candidates: list[_Candidate]) -> Iterator[Batch]:
-    """Yield the candidates that run in lockstep, each with the settings of its run at the start.
+def _groups(run: OuterRun, start: _StartOfRuns, candidates: list[_Candidate]) -> Iterator[Group]:
+    """Yield groups of candidates that run in lockstep, each candidate with the settings of its run at the start.
 
-    All of them, on copies of the modules. The eager engine gains nothing by that, and some modules cannot be copied:
-    then the candidates run one after the other on the user's own modules.
+    On copies of the modules, all candidates are one group. The eager engine gains nothing by that, and some modules
+    cannot be copied. Then each candidate is a group, and it runs on the user's own modules.
     """
     eager = isinstance(run.runner.engine, Eager)
     copies = None if eager else copied_settings(run.settings, len(candidates))
@@ -111,10 +111,10 @@ def _batches(run: OuterRun, start: _StartOfRuns, candidates: list[_Candidate]) -
         yield [(candidate, run.settings)]
 
 
-def _fit_in_lockstep(run: OuterRun, settings: FitSettings, batch: Batch, listeners: list[Listeners]) -> list[Result]:
-    """Tune λ on the folds of a batch, without evaluations."""
+def _fit_in_lockstep(run: OuterRun, settings: FitSettings, group: Group, listeners: list[Listeners]) -> list[Result]:
+    """Tune λ on the folds of a group in lockstep, without evaluations."""
     runner, schedule, fits = Runner(run.runner.engine), CheckpointSchedule(), list[Fit]()
-    for (candidate, own), heard in zip(batch, listeners, strict=True):
+    for (candidate, own), heard in zip(group, listeners, strict=True):
         fold = candidate.fold
         quiet = replace(
             settings,

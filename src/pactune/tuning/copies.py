@@ -7,9 +7,10 @@ import logging
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from pactune.problem import Problem
+from pactune.rounds.replay import hook_functions, same_values
+from pactune.stacking.batched import has_hooks
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone
 from pactune.tuning.settings import TunerSettings
@@ -22,10 +23,10 @@ log = logging.getLogger("pactune.tuning")
 def copied_settings(settings: TunerSettings, count: int) -> list[TunerSettings] | None:
     """Return the settings `count` times, each with its own model, hyper module and outer optimizer.
 
-    None if a copy would not do what the original does: a module cannot be copied, a loss uses a module that it holds
-    itself in place of the one that it is given, or the optimizer has hooks, which `copy.deepcopy` leaves behind.
+    None if a copy would not do what the original does: a module cannot be copied, a loss or a penalty uses a module
+    that it holds itself and not the copy, or the optimizer has hooks, which `copy.deepcopy` leaves behind.
     """
-    if _has_hooks(settings.outer):
+    if has_hooks(settings.outer):
         log.info("runs go one after the other: the outer optimizer has hooks")
         return None
     try:
@@ -33,8 +34,8 @@ def copied_settings(settings: TunerSettings, count: int) -> list[TunerSettings] 
     except Exception as error:  # a module may do anything when it is copied
         log.info("runs go one after the other: copying failed with %s: %s", type(error).__name__, error)
         return None
-    if not _same_risks(settings.problem, copies[0].problem):
-        log.info("runs go one after the other: a copy of the modules has other risks, so a loss holds a module itself")
+    if not _behaves_alike(settings.problem, copies[0].problem):
+        log.info("runs go one after the other: copies of the modules give other risks or penalties than the modules")
         return None
     return copies
 
@@ -44,15 +45,16 @@ def _copied(settings: TunerSettings) -> TunerSettings:
     return replace(settings, problem=settings.problem.with_modules(model, hyper), outer=outer)
 
 
-def _has_hooks(outer: torch.optim.Optimizer) -> bool:
-    return bool(outer._optimizer_step_pre_hooks or outer._optimizer_step_post_hooks or "step" in vars(outer))
+def _behaves_alike(problem: Problem, twin: Problem) -> bool:
+    """Compare risks and hooks at a random θ and λ. Code that holds an original module does not see them in the copy.
 
-
-def _same_risks(problem: Problem, twin: Problem) -> bool:
-    """Compare both risks at a random θ and λ. A loss that holds the original module would not see them in the copy."""
+    A NaN decides nothing, so it counts as a difference.
+    """
     params, hyper = _shifted(problem.parameters(), "θ"), _shifted(problem.hyperparameters(), "λ")
-    found = [_risks(one, params, hyper) for one in (problem, twin)]
-    return bool(torch.equal(*found) or found[1].isnan().any())
+    for found, wanted in zip(_results(twin, params, hyper), _results(problem, params, hyper), strict=True):
+        if any(value.isnan().any() for value in found.values()) or not same_values(found, wanted):
+            return False
+    return True
 
 
 def _shifted(tree: Params, name: str) -> Params:
@@ -61,11 +63,13 @@ def _shifted(tree: Params, name: str) -> Params:
     return {key: value + 0.1 * drawn[key] * (1 + value.abs()) for key, value in tree.items()}
 
 
-def _risks(problem: Problem, params: Params, hyper: Params) -> Tensor:
+def _results(problem: Problem, params: Params, hyper: Params) -> list[Params]:
+    """Return both risks, and the results of the hooks."""
     sides = ((problem.train_risk, problem.train), (problem.valid_risk, problem.valid))
-    values = []
+    found: list[Params] = []
     with forked_rng(problem.device), problem.training_mode(), torch.no_grad():
         for risk, source in sides:
             seed_forward(problem.device, 0)
-            values.append(risk(params, hyper, clone(problem.buffers()), source.first()))
-    return torch.stack(values)
+            found.append({"": risk(params, hyper, clone(problem.buffers()), source.first())})
+        found += [hook() for hook in hook_functions(problem, params, hyper).values()]
+    return [{name: value.detach() for name, value in tree.items()} for tree in found]

@@ -268,7 +268,7 @@ class OuterRun:
             "last": self._last,
             "chains": self.chains.state(),
             "plain_chains": self.plain_chains.state(),
-            "stateful": self.problem in self.runner.engine.unrecordable,
+            "unrecordable": self.problem in self.runner.engine.unrecordable,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -282,7 +282,7 @@ class OuterRun:
         self.settings.outer.zero_grad(set_to_none=True)
         self._pending = state["pending"] is not None
         self.fill_gradients(state["pending"] or {})
-        if state["stateful"]:
+        if state["unrecordable"]:
             self.runner.engine.mark_unrecordable(self.problem)
 
 

@@ -1,0 +1,33 @@
+"""How closely a replayed CUDA graph must agree with the eager step, judged by how far the step moved each part."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pactune.engines.replayed_chain import carries_agree
+from pactune.hypergradient.records import InnerState
+from pactune.rounds.chain import Carry
+
+
+def carry(params: float, moment: float, dtype: torch.dtype) -> Carry:
+    """Return a carry whose parts start at 0, so that each value is the move of its part."""
+    trees = [{"w": torch.full((4,), value, dtype=dtype)} for value in (params, moment)]
+    state = InnerState(trees[0], {"first": trees[1]}, {}, 0)
+    return Carry(state, torch.zeros((), dtype=dtype), {})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "params", "moment", "agree"),
+    [
+        (torch.float32, 7e-3, 2e-3, True),  # the largest gaps of correct ResNets on an H200
+        (torch.float32, 2e-2, 0.0, False),
+        (torch.float32, 0.0, 2e-2, False),
+        (torch.float64, 1e-7, 0.0, True),
+        (torch.float64, 1e-5, 0.0, False),
+        (torch.float64, 0.0, 1e-7, False),
+    ],
+)
+def test_a_gap_relative_to_the_move(dtype: torch.dtype, params: float, moment: float, agree: bool) -> None:
+    found, wanted = carry(1 + params, 1 + moment, dtype), carry(1.0, 1.0, dtype)
+    assert carries_agree(found, wanted, carry(0.0, 0.0, dtype)) == agree
