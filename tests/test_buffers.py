@@ -133,7 +133,7 @@ def test_hypergradient_through_batch_statistics(path: Any, make: Any, classes: A
 def test_measuring_leaves_the_state_alone(build: Any, make: Any) -> None:
     """A step may be replayed, so neither forward may write into the buffers that it started from."""
     tuner = make(build())
-    plan, lane = tuner.outer_run.plan(0.5), tuner.outer_run.chains
+    plan, lane = tuner.outer_run.plan(0.5), tuner.outer_run.chains.parts[0]
     (state,) = lane.starts(tuner.problem.hyperparameters())[0]
     before = clone(state.buffers)
     (data,) = tuner.outer_run.inputs.step_data(0, 1)

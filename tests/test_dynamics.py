@@ -246,7 +246,7 @@ def test_a_round_leaves_where_it_started_alone() -> None:
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
     tuner = pt.Tuner(given, inner=pt.Adam(1e-2), inner_steps=6, outer=outer, objective=pt.PACBayes(0.1))
-    plan, lane = tuner.outer_run.plan(0.1), tuner.outer_run.chains
+    plan, lane = tuner.outer_run.plan(0.1), tuner.outer_run.chains.parts[0]
     for _ in range(2):
         request = lane.request(plan, given.hyperparameters())
         (state,) = request.states

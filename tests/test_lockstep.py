@@ -51,12 +51,12 @@ def request(*, tuned: bool = True) -> RoundRequest:
 def run(*, plain: bool, seen: list[Any], rounds: int = 2) -> Iterator[Any]:
     """Ask in the order of an outer step."""
     for _ in range(rounds):
-        yield OuterStepRequest(NOTHING)
-        seen.append((yield request()))
-        yield ValueRequest(NOTHING, NOTHING, 0.0)
+        yield [OuterStepRequest(NOTHING)]
+        seen += yield [request()]
+        yield [ValueRequest(NOTHING, NOTHING, 0.0)]
         if plain:
-            yield request(tuned=False)
-        yield EvaluationRequest(NOTHING, {})
+            yield [request(tuned=False)]
+        yield [EvaluationRequest(NOTHING, {}, {}, {}, {})]
     return "end"
 
 
@@ -71,10 +71,19 @@ def test_runs_of_different_length_meet_at_their_rounds() -> None:
     assert [count for kind, count in notes.groups if kind == "plain"] == [1, 1]
 
 
+def test_a_run_with_several_problems_gets_an_answer_for_each() -> None:
+    def shared(count: int) -> Iterator[Any]:
+        return (yield [request() for _ in range(count)])
+
+    notes = Notes()
+    assert run_in_lockstep([shared(2), shared(1), shared(3)], notes) == [[0, 1], [2], [3, 4, 5]]
+    assert notes.groups == [("tuned", 6)]
+
+
 def test_an_error_arrives_where_it_was_asked_for() -> None:
     def careful() -> Iterator[Any]:
         try:
-            yield request()
+            yield [request()]
         except ArithmeticError as error:
             return f"caught {error}"
 

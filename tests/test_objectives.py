@@ -276,7 +276,7 @@ def test_unequal_steps_is_the_divergence_of_the_chain_that_is_run() -> None:
     """The library's own path divergence, with the temperature of the Langevin chain; n_T = 8 and n_V = 7."""
     tau, eta, valid_lr, steps = 300.0, 0.3, 0.1, 3
     tuner = tuner_for(pt.UnequalSteps(valid_lr=valid_lr), inner=pt.Langevin(eta, inverse_temperature=tau))
-    (path,) = record_chains(tuner.outer_run.plan(1.0), tuner.outer_run.chains, tuner.problem.hyperparameters())
+    (path,) = record_chains(tuner.outer_run.plan(1.0), tuner.outer_run.chains.parts[0], tuner.problem.hyperparameters())
     pairs = [_pair(tuner.problem, state.params) for state in path.states[:steps]]
     drifts = [sum(float(((eta * a - valid_lr * b) ** 2).sum()) for a, b in zip(*pair, strict=True)) for pair in pairs]
     chain = [ChainStep(drift, eta, valid_lr) for drift in drifts]

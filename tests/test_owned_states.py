@@ -21,7 +21,7 @@ def test_a_chain_gives_its_memory_away_once_it_is_its_own(
 ) -> None:
     """After no step the state is still that of the last round, which is kept."""
     tuner = make(inner=pt.Adam(lr=0.1), inner_steps=6)
-    request = tuner.outer_run.chains.request(tuner.outer_run.plan(0.05), tuner.problem.hyperparameters())
+    (request,) = tuner.outer_run.chains.requests(tuner.outer_run.plan(0.05), tuner.problem.hyperparameters())
     chain = Chain(request.plan, request.states[0], request.hyper, None)
     seen: list[bool] = []
     advance = Trajectory.advance
@@ -39,7 +39,7 @@ def test_a_chain_gives_its_memory_away_once_it_is_its_own(
 
 def test_the_state_at_the_start_of_a_round_survives_it(make: Make) -> None:
     tuner = make(inner=pt.Adam(lr=0.1), inner_steps=6)
-    request = tuner.outer_run.chains.request(tuner.outer_run.plan(0.05), tuner.problem.hyperparameters())
+    (request,) = tuner.outer_run.chains.requests(tuner.outer_run.plan(0.05), tuner.problem.hyperparameters())
     before = {name: value.clone() for name, value in request.states[0].params.items()}
     chain = Chain(request.plan, request.states[0], request.hyper, None)
     chain.continue_from(chain.carry, 0)

@@ -9,8 +9,13 @@ import pytest
 from torch import Tensor, nn
 
 import pactune as pt
-from pactune.problem.data import as_source
+from pactune.problem.data import Source, as_source
+from pactune.stacking.requests import EvaluationRequest
 from pactune.stacking.stacked import StackedModels
+
+
+def request(problem: pt.Problem, source: Source) -> EvaluationRequest:
+    return EvaluationRequest(problem, {"": source}, problem.parameters(), problem.buffers(), problem.hyperparameters())
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -20,7 +25,7 @@ def test_evaluation_at_once_is_that_of_each_model(
     problems = [make(linear(seed)).problem for seed in range(3)]
     sources = [as_source(classes(9, seed), role="test", device=problems[0].device) for seed in range(3)]
     sources = sources[:1] * 3 if shared else sources
-    found = StackedModels(problems).evaluate(sources)
+    found = StackedModels(list(map(request, problems, sources))).evaluate("")
     for problem, source, at_once in zip(problems, sources, found, strict=True):
         alone = problem.evaluate(source)
         assert at_once.risk == pytest.approx(alone.risk, rel=1e-5)
@@ -38,6 +43,6 @@ def test_each_training_set_is_judged_by_the_training_loss(
 
     losses = {"train_loss": train_loss, "valid_loss": valid_loss}
     problems = [make(linear(seed), train=classes(12, seed), **losses).problem for seed in range(2)]
-    found = StackedModels(problems).evaluate([problem.train for problem in problems])
+    found = StackedModels([request(problem, problem.train) for problem in problems]).evaluate("")
     for problem, at_once in zip(problems, found, strict=True):
         assert at_once.risk == pytest.approx(problem.evaluate(problem.train).risk, rel=1e-5)

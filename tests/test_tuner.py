@@ -114,7 +114,7 @@ def test_restart_draws_anew_and_going_on_does_not(restart: bool, make: Any) -> N
 def test_chains_start_apart_and_the_risk_is_their_mean(make: Any) -> None:
     tuner = make(chains=3)
     value = tuner.hypergradient()
-    states = tuner.outer_run.chains.states
+    states = tuner.outer_run.chains.parts[0].states
     assert states is not None
     risks = []
     for state in states:

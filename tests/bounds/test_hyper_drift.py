@@ -35,7 +35,7 @@ def make(objective: pt.HyperDrift, *, init: float = 0.3, **settings: Any) -> pt.
 
 def test_the_summand_of_weight_decay_is_the_decayed_parameters() -> None:
     tuner = make(pt.HyperDrift(0.5, default=0.1))
-    states = tuner.outer_run.chains.starts(tuner.problem.hyperparameters())[0]
+    states = tuner.outer_run.chains.parts[0].starts(tuner.problem.hyperparameters())[0]
     state, total = states[0], 0.0
     trajectory = tuner.outer_run.plan(0.5).trajectory
     for t in range(6):

@@ -26,7 +26,8 @@ from pactune.gradient_check.stationary import StationaryChain, find_stationary, 
 from pactune.hypergradient import Implicit
 from pactune.hypergradient.records import InnerState
 from pactune.rounds.chain_states import ChainStates
-from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest
+from pactune.rounds.inputs import RunInputs
+from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest, mean_outcome
 from pactune.rounds.round import run_round
 from pactune.streams import Streams
 from pactune.trees import Params, add, axpy, clone, dot, norm, scale
@@ -135,32 +136,49 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     check_seed("seed", seed)
     if tuner.outer_run.ranks.count > 1:
         raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")
-    plan, chains = _in_double(tuner.outer_run)
-    hyper = clone(chains.inputs.problem.hyperparameters())
-    paths = record_chains(plan, chains, hyper)
-    outcome = _run(plan, hyper, paths)
-    if not isinstance(plan.risk_estimator, Implicit):
-        promise = _TestedGradient(outcome.gradient(plan.zeta), _objective(plan, paths, hyper))
-        return _compare(plan, paths, outcome, promise, directions, seed)
-    stationary = [find_stationary(plan, path, hyper) for path in paths]
-    found = _compare(plan, paths, outcome, _implicit(plan, paths, outcome, stationary), directions, seed)
-    length, distance = _stationarity(plan, paths, stationary)
+    parts = _in_double(tuner.outer_run)
+    outcome = mean_outcome([part.run() for part in parts])
+    gradient, estimator = outcome.gradient(parts[0].plan.zeta), parts[0].plan.risk_estimator
+    if not isinstance(estimator, Implicit):
+        return _compare(parts, gradient, _TestedGradient(gradient, _objective(parts)), directions, seed)
+    stationary = [[find_stationary(part.plan, path, part.hyper) for path in part.paths] for part in parts]
+    found = _compare(parts, gradient, _implicit(parts, outcome, stationary), directions, seed)
+    length, distance = _stationarity(parts, stationary)
     return found._replace(train_gradient_norm=length, stationary_distance=distance)
 
 
+class _RecordedPart(NamedTuple):
+    """The recorded round of one subproblem, whose objectives have the mean J."""
+
+    plan: RoundPlan
+    paths: list[RecordedChain]
+
+    @property
+    def hyper(self) -> Params:
+        return self.paths[0].hyper
+
+    def run(self) -> RoundOutcome:
+        """Run the recorded round with the estimators."""
+        drawn = [path.drawn for path in self.paths if path.drawn is not None]
+        starts = [path.states[0] for path in self.paths]
+        step_data = [[path.step_data[t] for path in self.paths] for t in range(self.plan.inner_steps)]
+        return run_round(RoundRequest(self.plan, starts, self.hyper, lambda t: step_data[t], drawn or None))
+
+    def regularizer(self) -> Callable[[Params], Tensor]:
+        """Return √Y as a function of λ, to first order; it is 0 without a path term."""
+        objective, empty = self.plan.trajectory.objective, torch.zeros(0, device=self.plan.trajectory.problem.device)
+        here = path_sums(self.plan, self.paths, self.hyper) if objective.has_path else empty
+        return lambda at: anchored_regularizer(self.plan, self.paths, here, at)
+
+
 def _compare(
-    plan: RoundPlan,
-    paths: list[RecordedChain],
-    outcome: RoundOutcome,
-    promise: _TestedGradient | None,
-    directions: int,
-    seed: int,
+    parts: list[_RecordedPart], gradient: Params, promise: _TestedGradient | None, directions: int, seed: int
 ) -> HypergradientCheck:
     """Compare the estimate with `promised` and with `exact` along the same random directions."""
-    hyper = paths[0].hyper
+    hyper = parts[0].hyper
     probes, slopes, kinks = _probe(promise, hyper, directions, Streams(seed))
-    exact_plan = replace(plan, risk_estimator=Exact(), path_estimator=Exact())
-    whole = _TestedGradient(outcome.gradient(plan.zeta), _objective(exact_plan, paths, hyper))
+    exact = [part._replace(plan=replace(part.plan, risk_estimator=Exact(), path_estimator=Exact())) for part in parts]
+    whole = _TestedGradient(gradient, _objective(exact))
     truths = [whole.derivative(hyper, v) for v in probes]
     estimates = [whole.along(v) for v in probes]
     return HypergradientCheck(
@@ -210,69 +228,64 @@ def _error(estimates: list[float], slopes: list[Derivative]) -> float:
     )
 
 
-def _path_sums(plan: RoundPlan, paths: list[RecordedChain], hyper: Params) -> Tensor:
-    """Return the sums along every path, empty for an objective without a path term."""
-    trajectory = plan.trajectory
-    empty = torch.zeros(0, device=trajectory.problem.device)
-    return path_sums(plan, paths, hyper) if trajectory.objective.has_path else empty
-
-
-def _objective(plan: RoundPlan, paths: list[RecordedChain], hyper: Params) -> Callable[[Params], Tensor]:
-    """Return J as a function of λ, with the iterates held fixed that the plan's estimators hold fixed."""
-    here = _path_sums(plan, paths, hyper)
+def _objective(parts: list[_RecordedPart]) -> Callable[[Params], Tensor]:
+    """Return J as a function of λ, with the iterates held fixed that the plans' estimators hold fixed."""
+    regularizers = [part.regularizer() for part in parts]
 
     def value(at: Params) -> Tensor:
-        return anchored_risk(plan, paths, at) + plan.zeta * anchored_regularizer(plan, paths, here, at)
+        pairs = zip(parts, regularizers, strict=True)
+        own = [anchored_risk(part.plan, part.paths, at) + part.plan.zeta * root(at) for part, root in pairs]
+        return torch.stack(own).mean()
 
     return value
 
 
 def _implicit(
-    plan: RoundPlan, paths: list[RecordedChain], outcome: RoundOutcome, stationary: list[StationaryChain | None]
+    parts: list[_RecordedPart], outcome: RoundOutcome, stationary: list[list[StationaryChain | None]]
 ) -> _TestedGradient | None:
     """Return the estimate of `Implicit` at stationary points, and the risk there as a function of λ."""
-    chains, hyper = [chain for chain in stationary if chain is not None], paths[0].hyper
-    if len(chains) < len(stationary):
+    chains = [chain for own in stationary for chain in own if chain is not None]  # every problem has equally many
+    if len(chains) < sum(map(len, stationary)):
         return None
-    here = _path_sums(plan, paths, hyper)
+    hyper, zeta, regularizers = parts[0].hyper, parts[0].plan.zeta, [part.regularizer() for part in parts]
     gradient = scale(1 / len(chains), functools.reduce(add, [chain.gradient(hyper) for chain in chains]))
 
     def value(at: Params) -> Tensor:
         risk = torch.stack([chain.risk(at) for chain in chains]).mean()
-        return risk + plan.zeta * anchored_regularizer(plan, paths, here, at)
+        return risk + zeta * torch.stack([root(at) for root in regularizers]).mean()
 
-    whole = axpy(plan.zeta, outcome.path_gradient, gradient) if outcome.path_gradient else gradient
+    whole = axpy(zeta, outcome.path_gradient, gradient) if outcome.path_gradient else gradient
     return _TestedGradient(whole, value, STATIONARY_STEP)
 
 
-def _stationarity(
-    plan: RoundPlan, paths: list[RecordedChain], stationary: list[StationaryChain | None]
-) -> tuple[float, float]:
+def _stationarity(parts: list[_RecordedPart], stationary: list[list[StationaryChain | None]]) -> tuple[float, float]:
     """Return ‖∇R_T(θ_T)‖ and the distance to a stationary point, the means over chains."""
-    lengths = [train_gradient_norm_of(plan, path) for path in paths]
-    gaps = [math.nan if chain is None else chain.distance() for chain in stationary]
+    lengths = [train_gradient_norm_of(part.plan, path) for part in parts for path in part.paths]
+    gaps = [math.nan if chain is None else chain.distance() for own in stationary for chain in own]
     return sum(lengths) / len(lengths), sum(gaps) / len(gaps)
 
 
-def _in_double(run: OuterRun) -> tuple[RoundPlan, ChainStates]:
-    """Return the plan and the chains of a run on a float64 copy of its problem."""
+def _in_double(run: OuterRun) -> list[_RecordedPart]:
+    """Return the next round of every subproblem, recorded on a float64 copy of the problem."""
+    plan, chains, inputs = run.plan(run.settings.zeta), run.chains, replace(run.inputs, reader="check")
+    run.problem.load_tasks(chains.rounds, inputs.streams)
     problem = run.problem.in_type(torch.float64)
     if not problem.model.training:
         problem.model.train()
-    plan, chains = run.plan(run.settings.zeta), run.chains
-    inputs = replace(run.inputs, problem=problem, reader="check")
+    hyper, default = clone(problem.hyperparameters()), plan.trajectory.default_hyper
+    trajectory = replace(plan.trajectory, default_hyper=None if default is None else _double(default))
+    parts = []
+    for own, part in zip(chains.parts, problem.subproblems, strict=True):
+        there = replace(plan, trajectory=replace(trajectory, problem=part))
+        twin = _double_chains(own, replace(inputs, problem=part))
+        parts.append(_RecordedPart(there, record_chains(there, twin, hyper)))
+    return parts
+
+
+def _double_chains(chains: ChainStates, inputs: RunInputs) -> ChainStates:
     states = [_double_state(state) for state in chains.states] if chains.states is not None else None
-    twin = replace(chains, inputs=inputs, params=_double(chains.params), buffers=_double(chains.buffers), states=states)
-    default = plan.trajectory.default_hyper
-    trajectory = replace(plan.trajectory, problem=problem, default_hyper=None if default is None else _double(default))
-    return replace(plan, trajectory=trajectory), twin
-
-
-def _run(plan: RoundPlan, hyper: Params, paths: list[RecordedChain]) -> RoundOutcome:
-    drawn = [path.drawn for path in paths if path.drawn is not None]
-    starts = [path.states[0] for path in paths]
-    step_data = [[path.step_data[t] for path in paths] for t in range(plan.inner_steps)]
-    return run_round(RoundRequest(plan, starts, hyper, lambda t: step_data[t], drawn or None))
+    params, buffers = _double(chains.params), _double(chains.buffers)
+    return replace(chains, inputs=inputs, states=states, params=params, buffers=buffers)
 
 
 def _direction(hyper: Params, streams: Streams, index: int) -> Params:

@@ -13,7 +13,7 @@ from pactune.errors import DataError, PactuneError, SettingError
 from pactune.problem.data import Batch
 from pactune.problem.data.source import map_tensors
 
-__all__ = ["as_risk", "is_sum", "naming_failure", "structure"]
+__all__ = ["as_risk", "is_sum", "layout", "naming_failure", "structure"]
 
 FEW = 4  # rows that a loss is called on
 CLOSE = 1e-3  # relative rounding of a sum over few rows, in any floating-point type
@@ -63,12 +63,25 @@ def structure(data: Any) -> str:
     >>> structure((torch.ones(3, 2), torch.ones(3)))
     '(2 dimensions, 1 dimension)'
     """
+    return _described(data, lambda tensor: f"{tensor.ndim} dimension{'' if tensor.ndim == 1 else 's'}")
+
+
+def layout(data: Any) -> str:
+    """Describe how the parts of a batch are nested, and the type and shape of a row of each tensor.
+
+    >>> layout((torch.ones(3, 2), torch.ones(3)))
+    '(float32 of shape (2,), float32 of shape ())'
+    """
+    return _described(data, lambda t: f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}")
+
+
+def _described(data: Any, words: Callable[[Tensor], str]) -> str:
     if isinstance(data, Tensor):
-        return f"{data.ndim} dimension{'' if data.ndim == 1 else 's'}"
+        return words(data)
     if isinstance(data, dict):
-        return "{" + ", ".join(f"{key!r}: {structure(value)}" for key, value in data.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {_described(value, words)}" for key, value in data.items()) + "}"
     if isinstance(data, (tuple, list)):
-        return "(" + ", ".join(map(structure, data)) + ")"
+        return "(" + ", ".join(_described(part, words) for part in data) + ")"
     return type(data).__name__
 
 

@@ -6,34 +6,38 @@ import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pactune.checks import check_flag
 from pactune.errors import DataError, SettingError, warn_user
 from pactune.problem.data import Batch, Source, as_source, in_type
+from pactune.problem.data.changing import NoRows
 from pactune.problem.evaluation import Evaluation, average
-from pactune.problem.hooks import Hooks, holders
+from pactune.problem.folds import FoldRows, Folds, make_folds
+from pactune.problem.hooks import holders
 from pactune.problem.hyper import ExampleWeights, check_values
-from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.loss_checks import as_risk, is_sum, naming_failure, structure
-from pactune.problem.losses import Closure, Losses, Metrics, inputs_and_target
-from pactune.problem.modules import ModuleTensors, as_module, evaluating, mode, uncompiled, warn_if_compiled
-from pactune.problem.provenance import DataMark
-from pactune.problem.tensor_slots import call_with
-from pactune.streams import forked_rng
-from pactune.trees import Params, clone
+from pactune.problem.losses import Closure, Losses, Metrics
+from pactune.problem.modules import as_module, evaluating, mode, uncompiled, warn_if_compiled
+from pactune.problem.provenance import DataMark, UnknownSample
+from pactune.problem.risks import ModelRisks
+from pactune.problem.tasks import TaskData, Tasks
+from pactune.streams import Streams, forked_rng
+from pactune.trees import clone
 
 __all__ = ["Evaluation", "Problem"]
-
-T = TypeVar("T")
 
 MOST_BLOCKS = 256  # calls of a loss that returns only means, when the losses of single rows are needed
 
 
-class Problem(InnerProblem):
+class Problem(ModelRisks):
     """A bilevel problem: a model, its hyperparameters, and the training and validation risk.
+
+    The data come in one of three ways: `train` and `valid`; `data`, whose rows train in some folds and validate in
+    another; or `tasks`. Folds and tasks are many problems with one λ: each has its own θ, and J is the mean over them.
 
     Short form: `loss(model(x), y)` for training and validation. General form: `train_loss(model, batch, hyper)` and
     `valid_loss(model, batch, hyper)`, where `model` is called as usual and `hyper` is any module.
@@ -42,8 +46,17 @@ class Problem(InnerProblem):
         model: any `nn.Module`. Its trainable parameters are θ; frozen ones do not change. For a model that
             `torch.compile` returned, tuning uses the original module, without compiled code.
         hyper: an `nn.Module` whose parameters are λ. It may also be a part of the model.
-        train: tensors `(x, y)`, a `Dataset` or a `DataLoader`; or a `DataMark` of one, whose rows have identifiers.
+        train: tensors `(x, y)`, a `Dataset` or a `DataLoader`; or a `DataMark` of one, whose rows have identifiers. In
+            the general form None is a problem without training rows: `train_loss` gets an empty batch.
         valid: the same, for the validation set.
+        data: the rows of both sets, in the form of `train`.
+        folds: the number of folds (5 by default; integer labels are stratified), a scikit-learn splitter, or pairs of
+            row numbers `(train, valid)`.
+        groups: the group of every row, for a splitter that keeps groups together.
+        refit: with folds, one more run trains on all rows under the same λ. It adds nothing to J, and its model is the
+            result. False returns the model of the first fold.
+        tasks: a function `draw(generator)` that returns a task, a pair `(train, valid)`; or a list of tasks.
+        tasks_per_step: the number of tasks that every outer step draws; None takes all tasks of a list.
         loss: `loss(prediction, target)`, the mean over the rows; a sum over the rows is refused.
         train_loss: the general form, instead of `loss`.
         valid_loss: the general form, instead of `loss`.
@@ -56,7 +69,8 @@ class Problem(InnerProblem):
 
     Raises:
         DataError: the data are empty, of unknown type, or on another device.
-        SettingError: the losses are of neither form, or `hyper` does not fit the model.
+        SettingError: the losses are of neither form, the data come in no way or in two ways, or `hyper` does not fit
+            the model.
 
     Example:
         >>> model = nn.Linear(3, 2)
@@ -65,6 +79,9 @@ class Problem(InnerProblem):
         >>> problem = Problem(model, WeightDecay(model), train=(x, y), valid=(x, y), loss=nn.functional.cross_entropy)
         >>> sorted(problem.parameters())
         ['bias', 'weight']
+        >>> problem = Problem(model, WeightDecay(model), data=(x, y), folds=3, loss=nn.functional.cross_entropy)
+        >>> [(fold.train.rows, fold.valid.rows) for fold in problem.subproblems]
+        [(4, 2), (4, 2), (4, 2)]
     """
 
     def __init__(
@@ -72,8 +89,14 @@ class Problem(InnerProblem):
         model: nn.Module,
         hyper: nn.Module,
         *,
-        train: Any,
-        valid: Any,
+        train: Any = None,
+        valid: Any = None,
+        data: Any = None,
+        folds: Any = None,
+        groups: Any = None,
+        refit: bool = True,
+        tasks: Any = None,
+        tasks_per_step: int | None = None,
         loss: Callable[..., Tensor] | None = None,
         train_loss: Closure | None = None,
         valid_loss: Closure | None = None,
@@ -85,176 +108,153 @@ class Problem(InnerProblem):
         model, hyper = as_module("model", model), as_module("hyper", hyper)
         weigher = _weigher(hyper) if loss is not None else None
         loss, train_loss, valid_loss, metrics = map(uncompiled, (loss, train_loss, valid_loss, metrics))
-        self._losses = Losses(loss, train_loss, valid_loss, metrics, weigher)
-        self.model, self.hyper = model, hyper
-        self._tensors, self._hooks = ModuleTensors(model, hyper), Hooks(hyper)
-        self.device, self.dtype = self._tensors.device_and_dtype()
-        self._identifiers = tuple(data.rows if isinstance(data, DataMark) else None for data in (train, valid))
-        train, valid = (data.source if isinstance(data, DataMark) else data for data in (train, valid))
-        self.train = as_source(train, role="train", device=self.device, batch_size=batch_size)
-        self.valid = as_source(valid, role="valid", device=self.device, batch_size=valid_batch_size)
+        super().__init__(model, hyper, Losses(loss, train_loss, valid_loss, metrics, weigher))
+        check_flag("refit", refit)
+        _check_ways(train, valid, data, folds, groups, tasks, tasks_per_step)
+        sizes = batch_size, valid_batch_size
+        self._folds: Folds | None = None
+        self._tasks: Tasks | None = None
+        if data is not None:
+            train = valid = data
+        self._identifiers = tuple(given.rows if isinstance(given, DataMark) else None for given in (train, valid))
+        if tasks is not None:
+            self._tasks = Tasks(tasks, tasks_per_step, lambda train, valid: self._sources(train, valid, sizes))
+            self.train, self.valid = self._tasks.places[0]
+        else:
+            self.train, self.valid = self._sources(train, valid, sizes)
+        if data is not None:
+            self._folds = make_folds(self.valid, folds, groups, refit=refit)
         check_values(hyper, self.parameters())
         if isinstance(weigher, ExampleWeights):
+            if tasks is not None:
+                raise SettingError("`ExampleWeights` has a weight for every row of one sample; tasks have several")
             weigher.check_rows(self.train.rows)
+
+    def _sources(self, train: Any, valid: Any, sizes: tuple[int | None, int | None]) -> TaskData:
+        """Return the two samples as sources of mini-batches."""
+        train, valid = (given.source if isinstance(given, DataMark) else given for given in (train, valid))
+        if train is None and not self._losses.general:
+            raise DataError("`train` must be there with `loss=`; a problem without training rows has a `train_loss`")
+        known = NoRows() if train is None else as_source(train, role="train", device=self.device, batch_size=sizes[0])
+        return TaskData(known, as_source(valid, role="valid", device=self.device, batch_size=sizes[1]))
 
     @property
     def members(self) -> list[Problem]:
         """This problem alone."""
         return [self]
 
-    # The tensors of the modules, as dictionaries
+    # Many problems with one λ
 
-    def parameters(self) -> Params:
-        """Return θ, the model's trainable parameters without λ, sharing their memory."""
-        return self._tensors.parameters()
+    @property
+    def subproblems(self) -> list[Problem]:
+        """The problems whose objectives have the mean J: this one, its folds, or the places of its tasks."""
+        return [self] if self._folds is None and self._tasks is None else self._parts
 
-    def hyperparameters(self) -> Params:
-        """Return λ, sharing its memory with the hyper module."""
-        return self._tensors.hyperparameters()
+    @cached_property
+    def _parts(self) -> list[Problem]:
+        if self._tasks is not None:
+            return [self._on(*place) for place in self._tasks.places]
+        return [self._on_rows(fold) for fold in self.fold_rows]
 
-    def hyper_leaves(self) -> Params:
-        """Return λ as the parameters of the hyper module, which have `.grad`."""
-        return self._tensors.hyper_leaves()
+    @property
+    def has_folds(self) -> bool:
+        """True if the rows train in some folds and validate in another."""
+        return self._folds is not None
 
-    def buffers(self) -> Params:
-        """Return the model's buffers, sharing their memory."""
-        return self._tensors.buffers.tensors()
+    @property
+    def refit(self) -> bool:
+        """True if one more run trains on all rows beside the folds."""
+        return self._folds is not None and self._folds.refit
 
-    def tensors(self) -> list[Tensor]:
-        """Return all parameters and buffers of both modules."""
-        modules = (self.model, self.hyper)
-        return [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    @property
+    def has_tasks(self) -> bool:
+        """True if the problem has tasks."""
+        return self._tasks is not None
 
-    @torch.no_grad()
-    def load_hyper(self, values: Params) -> None:
-        """Copy λ into the user's hyper module."""
-        for name, value in self.hyperparameters().items():
-            value.copy_(values[name])
+    @property
+    def draws_tasks(self) -> bool:
+        """True if every outer step draws its tasks."""
+        return self._tasks is not None and self._tasks.drawn
 
-    @torch.no_grad()
-    def load(self, params: Params, buffers: Params) -> None:
-        """Copy θ and the buffers into the user's model."""
-        for name, value in self.parameters().items():
-            value.copy_(params[name])
-        for name, value in self.buffers().items():
-            value.copy_(buffers[name])
+    @property
+    def fold_rows(self) -> tuple[FoldRows, ...]:
+        """The rows of every fold; empty without folds."""
+        return () if self._folds is None else self._folds.folds
+
+    def load_tasks(self, round_index: int, streams: Streams) -> None:
+        """Draw the tasks of an outer step; without tasks, do nothing."""
+        if self._tasks is not None:
+            self._tasks.load(round_index, streams)
+
+    def fingerprints(self) -> dict[str, Any]:
+        """Return texts that differ between the data of problems, as far as they are cheap to compute."""
+        if self._tasks is not None:
+            return {"tasks": self._tasks.fingerprint()}
+        both = {"train": self.train.fingerprint(), "valid": self.valid.fingerprint()}
+        if self._folds is None:
+            return both
+        folds = [(fold.train.fingerprint(), fold.valid.fingerprint()) for fold in self.subproblems]
+        return {**both, "folds": [" / ".join(words) for words in folds], "refit": self.refit}
+
+    # The same problem in another form
 
     def in_type(self, dtype: torch.dtype) -> Problem:
-        """Return the same problem in another floating-point type, with copies of the model and the hyper module."""
+        """Return the same problem in another floating-point type, with copies of the model and the hyper module.
+
+        Tasks that are drawn stay at their present draw.
+        """
         model, hyper = copy.deepcopy((self.model, self.hyper))
-        return Problem(
-            model.to(dtype),
-            hyper.to(dtype),
-            train=in_type(self.train, dtype),
-            valid=in_type(self.valid, dtype),
-            **self._losses.arguments(),
-        )
+        train, valid = (in_type(source, dtype) for source in (self.train, self.valid))
+        twin = Problem(model.to(dtype), hyper.to(dtype), train=train, valid=valid, **self._losses.arguments())
+        return twin._sharing(self._folds, None if self._tasks is None else self._tasks.in_type(dtype), train, valid)
 
     def with_modules(self, model: nn.Module, hyper: nn.Module) -> Problem:
         """Return the same losses on the same data, with another model and hyper module."""
-        return Problem(model, hyper, train=self.train, valid=self.valid, **self._losses.arguments())
+        twin = Problem(model, hyper, train=self.train, valid=self.valid, **self._losses.arguments())
+        return twin._sharing(self._folds, self._tasks, self.train, self.valid)
 
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
-        """Return the problem on some rows only, with the same model and hyper module."""
-        twin = copy.copy(self)
-        twin.__dict__.pop("sample_ids", None)  # the cached identities of the whole samples
-        twin.train, twin.valid = self.train.subset(train_rows), self.valid.subset(valid_rows)
-        chosen = zip(self._identifiers, (train_rows, valid_rows), strict=True)
-        twin._identifiers = tuple(None if ids is None else [ids[i] for i in rows.tolist()] for ids, rows in chosen)
+        """Return the problem on some rows only, with the same model and hyper module.
+
+        A problem with folds takes `valid_rows` for both and keeps the folds of these rows.
+        """
+        if self._folds is None:
+            return self._on_rows(FoldRows(train_rows, valid_rows))
+        twin, rows = self._on_rows(FoldRows(valid_rows, valid_rows)), valid_rows.sort().values
+        return twin._sharing(self._folds.within(rows), None, twin.train, twin.valid)
+
+    def _on_rows(self, rows: FoldRows) -> Problem:
+        twin = self._on(self.train.subset(rows.train), self.valid.subset(rows.valid))
+        chosen = zip(self._identifiers, rows, strict=True)
+        twin._identifiers = tuple(None if ids is None else [ids[i] for i in own.tolist()] for ids, own in chosen)
         return twin
 
-    def losses(self) -> tuple[object, ...]:
-        """Return the user's losses and metrics."""
-        return tuple(self._losses.arguments().values())
+    def _on(self, train: Source, valid: Source) -> Problem:
+        """Return the problem on other data, with the same modules and without folds and tasks."""
+        return copy.copy(self)._sharing(None, None, train, valid)
 
-    # Structure
+    def _sharing(self, folds: Folds | None, tasks: Tasks | None, train: Source, valid: Source) -> Problem:
+        """Set the data of a problem that was just made; return the problem."""
+        for cached in ("sample_ids", "_parts"):
+            self.__dict__.pop(cached, None)
+        self._folds, self._tasks = folds, tasks
+        self.train, self.valid = (train, valid) if tasks is None else tasks.places[0]
+        return self
 
-    @property
-    def has_buffers(self) -> bool:
-        """True if the model has buffers."""
-        return bool(self._tensors.buffers.tensors())
-
-    @property
-    def has_penalty(self) -> bool:
-        """True if a module adds a penalty to the training risk."""
-        return bool(self._hooks.penalties)
-
-    @property
-    def has_learning_rates(self) -> bool:
-        """True if hyperparameters scale the step size."""
-        return bool(self._hooks.rates)
-
-    @property
-    def has_initial(self) -> bool:
-        """True if the initial parameters depend on hyperparameters."""
-        return bool(self._hooks.initials)
-
-    @property
-    def enters_losses(self) -> bool:
-        """True if the losses may depend on λ; if not, a λ-derivative needs no double backward through a loss."""
-        return self._losses.general or self._losses.weighs or self._tensors.hyper_inside_model
-
-    @property
-    def predicts_with_hyper(self) -> bool:
-        """True if λ is a part of the model, so that a prediction depends on it."""
-        return self._tensors.hyper_inside_model
+    # Checks before training
 
     @cached_property
     def sample_ids(self) -> tuple[DataMark, DataMark]:
         """The identities of the training and the validation sample."""
         train, valid = self._identifiers
+        if self._tasks is not None:
+            return UnknownSample("training rows of tasks"), UnknownSample("validation rows of tasks")
         return DataMark("train", self.train, train), DataMark("valid", self.valid, valid)
 
-    # The risks
-
-    def predict(self, params: Params, batch: Batch) -> tuple[Any, Any]:
-        """Return the model's output at θ, and the target."""
-        *inputs, target = inputs_and_target(batch.data)
-        return call_with([(self._tensors.params, params)], lambda: self.model(*inputs)), target
-
-    def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
-        """Return R_T without the penalty. A training forward writes its statistics into `buffers`."""
-        return self._call(self._losses.train, params, hyper, buffers, batch, "train")
-
-    def valid_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
-        """Return R_V. Pass copies of the buffers, since the forward may write into them."""
-        return self._call(self._losses.valid, params, hyper, buffers, batch, "valid")
-
-    def penalty(self, params: Params, hyper: Params) -> Tensor:
-        """Return the sum of the modules' penalties."""
-        return self._with_hyper(hyper, lambda: self._hooks.penalty(params))
-
-    def penalty_gradient(self, params: Params, hyper: Params) -> Params:
-        """Return the θ-gradient of the penalty, differentiable in θ and λ."""
-        return self._with_hyper(hyper, lambda: self._hooks.penalty_gradient(params))
-
-    @cached_property
-    def has_penalty_vjp(self) -> bool:
-        """True if λ acts through penalties only and every penalty has a `penalty_vjp`."""
-        only = not (self.enters_losses or self.has_learning_rates or self.has_initial)
-        return self.has_penalty and only and self._hooks.penalties_have("penalty_vjp")
-
-    def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
-        """Return the λ-derivative of ⟨∇penalty(θ), c⟩ in closed form; zeros for a λ without a penalty."""
-        found = self._hooks.penalty_vjp(params, cotangent)
-        return {name: found[name] if name in found else torch.zeros_like(value) for name, value in hyper.items()}
-
-    @cached_property
-    def has_closed_steps(self) -> bool:
-        """True if a step depends on λ through ∇R_T and through penalties with closed-form derivatives only."""
-        return not self.has_learning_rates and self._hooks.penalties_have("penalty_vjp", "penalty_product")
-
-    def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
-        """Return ∇²penalty(θ) v in closed form."""
-        return self._with_hyper(hyper, lambda: self._hooks.penalty_product(params, vector))
-
-    def learning_rates(self, params: Params, hyper: Params) -> Params:
-        """Return the factors on the step size by parameter name; a parameter without a factor is left out."""
-        return self._with_hyper(hyper, lambda: self._hooks.learning_rates(params))
-
-    def initial(self, params: Params, hyper: Params) -> Params:
-        """Return θ_0 as a function of λ, given a draw `params` from P_0."""
-        return self._with_hyper(hyper, lambda: self._hooks.initial(params))
+    @property
+    def seen_samples(self) -> tuple[DataMark, ...]:
+        """The samples that training and tuning see."""
+        return self.sample_ids if self.has_tasks or self.train.rows else self.sample_ids[1:]
 
     def try_losses(self) -> None:
         """Call losses, metrics and hooks once on the first batches, so that a mistake is reported before training.
@@ -273,7 +273,8 @@ class Problem(InnerProblem):
                     f"the {role} loss is {float(value)} before the first step; look for NaN or Inf in `{role}` "
                     "and in the model"
                 )
-            self._try_rows(role, batch)
+            if source.rows:
+                self._try_rows(role, batch)
 
     def _try_rows(self, role: str, batch: Batch) -> None:
         """Call the metrics once, and check that the loss is a mean over the rows."""
@@ -331,24 +332,22 @@ class Problem(InnerProblem):
                 lambda batch: self._losses.metrics(self.model, batch),
             )
 
-    def readings(self, params: Params, hyper: Params, buffers: Params, batch: Batch, *, general: bool) -> Params:
-        """Return the risk (under the name "") and the metrics of one batch, as `evaluate` averages them.
-
-        A pure function of the tensors, for many runs at once. `general` uses the training loss. The model must be in
-        `eval()` mode.
-        """
-        closure = self._losses.train if general else self._losses.valid
-
-        def read() -> Params:
-            found = {"": closure(self.model, self.hyper, batch), **self._losses.metrics(self.model, batch)}
-            return {name: torch.as_tensor(value, device=self.device) for name, value in found.items()}
-
-        slots = self._tensors
-        return call_with([(slots.params, params), (slots.hyper, hyper), (slots.buffers, buffers)], read)
-
     def is_general(self, source: Source) -> bool:
         """True if `evaluate` uses the training loss for a data set: for the training set in the general form."""
         return source is self.train and self._losses.general
+
+    def predictions(self, source: Source) -> Tensor | None:
+        """Return the model's output for every row, in `eval()` mode; None if a batch is no tuple (inputs, target)."""
+        found = []
+        with evaluating(self.model, self.device):
+            for batch in source.evaluation():
+                if not isinstance(batch.data, (tuple, list)) or len(batch.data) < 2:
+                    return None
+                outputs = self.model(*batch.data[:-1])
+                if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != batch.rows:
+                    return None
+                found.append(outputs.detach())
+        return torch.cat(found)
 
     def row_losses(self, source: Source) -> Tensor:
         """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
@@ -371,19 +370,22 @@ class Problem(InnerProblem):
         """
         return nullcontext() if self.model.training else mode(self.model, training=True)
 
-    # Inner workings
 
-    def _call(
-        self, closure: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch, role: str
-    ) -> Tensor:
-        slots = self._tensors
-        parts = [(slots.params, params), (slots.hyper, hyper), (slots.buffers, buffers)]
-        value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=slots.buffers)
-        return as_risk(f"the {role} loss", value)
-
-    def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
-        """Call a function while the hyper module holds `hyper`."""
-        return call_with([(self._tensors.hyper, hyper)], function)
+def _check_ways(
+    train: Any, valid: Any, data: Any, folds: Any, groups: Any, tasks: Any, tasks_per_step: int | None
+) -> None:
+    """Raise unless the data come in exactly one way."""
+    ways = [train is not None or valid is not None, data is not None, tasks is not None]
+    if sum(ways) != 1:
+        raise SettingError(
+            "pass the data in one way: `train` and `valid`, or `data` with `folds`, or `tasks` with `tasks_per_step`"
+        )
+    if ways[0] and valid is None:
+        raise SettingError("`valid` is missing: pass a validation set, or all rows as `data` with `folds`")
+    if (folds is not None or groups is not None) and data is None:
+        raise SettingError("`folds` and `groups` split `data`; pass the rows as `data`")
+    if tasks_per_step is not None and tasks is None:
+        raise SettingError("`tasks_per_step` needs `tasks`")
 
 
 def _weigher(hyper: nn.Module) -> Any:

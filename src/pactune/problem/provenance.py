@@ -18,7 +18,7 @@ from pactune.errors import DataError
 from pactune.problem.data import Source, as_source
 from pactune.problem.row_identity import RowFingerprints
 
-__all__ = ["DataMark", "Provenance"]
+__all__ = ["DataMark", "Provenance", "UnknownSample"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,29 @@ class DataMark:
     def describe(self) -> str:
         """Return the name and the number of rows."""
         return f"{self.name} ({self.size} rows)"
+
+
+@dataclass(frozen=True, eq=False)
+class UnknownSample(DataMark):
+    """A sample whose rows are not kept, such as tasks that a function draws. It may share rows with any other."""
+
+    source: Any = None
+
+    def shared(self, other: DataMark) -> int:
+        """Raise, since the rows cannot be compared.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(f"the rows of {self.name} are not kept, so nobody can say that {other.name} is new to them")
+
+    def without_data(self) -> DataMark:
+        """Return this mark, which holds no data."""
+        return self
+
+    def describe(self) -> str:
+        """Return the name."""
+        return f"{self.name} (rows not kept)"
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from pactune.columns import Row
 from pactune.errors import DivergenceError
 from pactune.problem.provenance import Provenance
 from pactune.stacking.requests import RoundValue
+from pactune.trees import Params
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +67,9 @@ class Result:
         verdict: a sentence that says if tuning paid, with the numbers behind it.
         pays: True if tuning paid, False if it did not, None if that is unclear.
         provenance: the samples that touched the model and the hyperparameters; a certificate needs it.
+        out_of_fold: with folds, the prediction for every row by the fold model that did not train on it: the mean if
+            there are several, NaN if there is none. None without folds, or if a batch is no tuple (inputs, target).
+        fold_states: with folds, the parameters and buffers of the model of every fold at the kept step.
     """
 
     model: nn.Module
@@ -77,6 +84,13 @@ class Result:
     verdict: str = ""
     pays: bool | None = None
     provenance: Provenance = field(repr=False, default_factory=Provenance)
+    out_of_fold: Tensor | None = field(repr=False, default=None)
+    fold_states: list[Params] = field(repr=False, default_factory=list)
+
+    @cached_property
+    def fold_models(self) -> list[nn.Module]:
+        """With folds, a copy of the model for every fold, with the parameters of the kept step, in `eval()` mode."""
+        return [_loaded(self.model, state) for state in self.fold_states]
 
     @property
     def history(self) -> pd.DataFrame:
@@ -99,6 +113,16 @@ class Result:
         from pactune.results.plots import draw_history
 
         return draw_history(self)
+
+
+@torch.no_grad()
+def _loaded(model: nn.Module, state: Params) -> nn.Module:
+    """Return a copy of a model with other parameters and buffers."""
+    twin = copy.deepcopy(model).eval()
+    tensors = {**dict(twin.named_parameters()), **dict(twin.named_buffers())}
+    for name, value in state.items():
+        tensors[name].copy_(value)
+    return twin
 
 
 def _frame(rows: list[Row]) -> pd.DataFrame:

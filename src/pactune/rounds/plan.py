@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from pactune.hypergradient.base import Estimator
 from pactune.hypergradient.records import InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.trees import Params, axpy
+from pactune.objectives import ValidationRisk
+from pactune.problem import Problem
+from pactune.trees import Params, add, axpy, scale
 
 __all__ = [
     "OnStep",
@@ -20,10 +24,13 @@ __all__ = [
     "RoundPlan",
     "RoundRequest",
     "StepDataAt",
+    "mean_outcome",
 ]
 
 StepDataAt = Callable[[int], Sequence[StepData]]
 OnStep = Callable[[Params], None]
+
+WITHOUT_PATH = ValidationRisk()  # one object, since recordings belong to an objective
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,15 @@ class RoundPlan:
         if self.trajectory.objective.has_path and not self.path_estimator.direct:
             return 0
         return self.risk_estimator.skippable_steps(self.inner_steps)
+
+    def on(self, problem: Problem) -> RoundPlan:
+        """Return the settings of a round of another problem."""
+        same = problem is self.trajectory.problem
+        return self if same else replace(self, trajectory=replace(self.trajectory, problem=problem))
+
+    def training_only(self) -> RoundPlan:
+        """Return the settings of a round that trains, measures no path term and computes no λ-derivative."""
+        return replace(self, trajectory=replace(self.trajectory, objective=WITHOUT_PATH), derivatives=False)
 
 
 class RoundRequest(NamedTuple):
@@ -104,3 +120,21 @@ class RoundOutcome(NamedTuple):
     def gradient(self, zeta: float) -> Params:
         """Return the λ-gradient of J = risk + ζ√Y."""
         return axpy(zeta, self.path_gradient, self.risk_gradient) if self.path_gradient else self.risk_gradient
+
+
+def mean_outcome(outcomes: Sequence[RoundOutcome]) -> RoundOutcome:
+    """Return the mean of J and its gradients over problems that share λ. It has no states."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+
+    def mean(trees: Sequence[Mapping[str, Tensor]]) -> Params:
+        return scale(1 / len(trees), functools.reduce(add, [dict(tree) for tree in trees]))
+
+    return RoundOutcome(
+        [],
+        torch.stack([outcome.risk for outcome in outcomes]).mean(),
+        torch.stack([outcome.regularizer for outcome in outcomes]).mean(),
+        mean([outcome.risk_gradient for outcome in outcomes]),
+        mean([outcome.path_gradient for outcome in outcomes]),
+        mean([outcome.notes for outcome in outcomes]),
+    )

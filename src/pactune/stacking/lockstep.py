@@ -14,9 +14,12 @@ from pactune.stacking.runner import Runner
 __all__ = ["RequestGenerator", "run_in_lockstep"]
 
 T = TypeVar("T")
-Request = RoundRequest | ValueRequest | EvaluationRequest | OuterStepRequest
-RequestGenerator = Generator[Request, Any, T]
-"""A run as a generator: it yields requests and receives their answers, so that a scheduler can batch several runs."""
+Requests = list[RoundRequest] | list[ValueRequest] | list[EvaluationRequest] | list[OuterStepRequest]
+RequestGenerator = Generator[Requests, Any, T]
+"""A run as a generator: it yields lists of requests of one kind and receives the lists of their answers.
+
+So a scheduler can batch several runs. A run has several requests at once if several problems share its λ.
+"""
 
 
 def run_in_lockstep(
@@ -43,16 +46,17 @@ def run_in_lockstep(
 
 def _run(runs: Sequence[RequestGenerator[T]], runner: Runner, interrupted: Callable[[T], bool]) -> list[T]:
     results: dict[int, T] = {}
-    waiting: dict[int, Request] = {}
+    waiting: dict[int, Requests] = {}
     positions = dict.fromkeys(range(len(runs)), -1)  # of the last round that each run requested
 
-    def advance(index: int, step: Callable[[], Request]) -> None:
+    def advance(index: int, step: Callable[[], Requests]) -> None:
         try:
-            waiting[index] = request = step()
+            waiting[index] = requests = step()
         except StopIteration as end:
             results[index] = end.value
         else:
-            positions[index] = request.position if isinstance(request, RoundRequest) else positions[index]
+            first = requests[0]
+            positions[index] = first.position if isinstance(first, RoundRequest) else positions[index]
 
     def order(index: int) -> tuple[int, int]:
         return _priority(waiting[index]), positions[index]
@@ -74,28 +78,29 @@ def _run(runs: Sequence[RequestGenerator[T]], runner: Runner, interrupted: Calla
             for index in group:
                 advance(index, partial(runs[index].throw, error))
         else:
-            for index, answer in zip(group, answers, strict=True):
-                advance(index, partial(runs[index].send, answer))
+            for index, own in zip(group, answers, strict=True):
+                advance(index, partial(runs[index].send, own))
     return [results[index] for index in range(len(runs))]
 
 
-def _priority(request: Request) -> int:
-    """Return the priority of a request. Rounds come last, so that all runs reach their round together."""
+def _priority(requests: Requests) -> int:
+    """Return the priority of requests. Rounds come last, so that all runs reach their round together."""
     kinds = (ValueRequest, EvaluationRequest, OuterStepRequest)
-    return next((order for order, kind in enumerate(kinds) if isinstance(request, kind)), 3 + _is_tuned(request))
+    return next((order for order, kind in enumerate(kinds) if isinstance(requests[0], kind)), 3 + _is_tuned(requests))
 
 
-def _is_tuned(request: Request) -> bool:
-    """Return True for a round of a tuned run; plain training asks for no derivatives."""
-    return isinstance(request, RoundRequest) and request.plan.derivatives
+def _is_tuned(requests: Requests) -> bool:
+    """Return True for the rounds of a tuned run; plain training asks for no derivatives."""
+    return isinstance(requests[0], RoundRequest) and requests[0].plan.derivatives
 
 
-def _answers(requests: Sequence[Any], runner: Runner) -> Sequence[Any]:
-    """Answer requests of one kind."""
+def _answers(requests: Sequence[Requests], runner: Runner) -> list[list[Any]]:
+    """Answer the requests of several runs, all of one kind, together."""
     methods: dict[type, Callable[[Sequence[Any]], Sequence[Any]]] = {
         ValueRequest: runner.values,
         EvaluationRequest: runner.evaluate,
         OuterStepRequest: runner.take_outer_steps,
         RoundRequest: runner.run,
     }
-    return methods[type(requests[0])](requests)
+    answers = iter(methods[type(requests[0][0])]([one for own in requests for one in own]))
+    return [[next(answers) for _ in own] for own in requests]

@@ -15,15 +15,21 @@ __all__ = ["EvaluationRequest", "OuterStepRequest", "RoundValue", "ValueRequest"
 
 
 class EvaluationRequest(NamedTuple):
-    """Asks for the evaluation of a run's model at its present parameters.
+    """Asks for the evaluation of a model.
 
     Attributes:
         problem: the model, its loss and its metrics.
         sources: the data sets, by the prefix of their columns: "train", "valid", "test".
+        params: θ.
+        buffers: the buffers of the model.
+        hyper: λ.
     """
 
     problem: Problem
     sources: dict[str, Source]
+    params: Params
+    buffers: Params
+    hyper: Params
 
 
 class ValueRequest(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from pactune.columns import Row
@@ -145,13 +146,19 @@ class Runner:
         if chains == 1 or isinstance(self.engine, Eager):
             return [_Group(list(range(len(requests))), None)]
         trajectories = [request.plan.trajectory for request in requests]
-        key = tuple(id(part) for one in trajectories for part in (one.problem, one.objective))
+        key = tuple(part for one in trajectories for part in _identity(one))
         known = self._groupings.get(key)
         if known is None:
             while len(self._groupings) >= MOST_GROUPINGS:
                 del self._groupings[next(iter(self._groupings))]
             known = self._groupings[key] = _Grouping(_grouped(requests), trajectories)
         return known.groups
+
+
+def _identity(trajectory: Trajectory) -> tuple[int, ...]:
+    """Return numbers that are equal as long as a trajectory fits its group. The tasks of a place may change in size."""
+    problem = trajectory.problem
+    return id(problem), id(trajectory.objective), problem.train.rows, problem.valid.rows
 
 
 def _in_places(groups: Sequence[list[int]], answer: Callable[[list[int]], Sequence[T]]) -> list[T]:
@@ -194,15 +201,15 @@ def _try_stack(requests: Sequence[RoundRequest]) -> Stack | None:
 
 
 def _evaluate(request: EvaluationRequest) -> Row:
-    problem = request.problem
-    found = {name: problem.evaluate(source) for name, source in request.sources.items()}
-    return _columns(float(norm(problem.parameters())), found)
+    problem, at = request.problem, (request.params, request.hyper, request.buffers)
+    found = {name: problem.at(*at, partial(problem.evaluate, source)) for name, source in request.sources.items()}
+    return _columns(float(norm(request.params)), found)
 
 
 def _evaluate_stacked(requests: Sequence[EvaluationRequest], names: Sequence[str]) -> list[Row]:
-    models = StackedModels([request.problem for request in requests])
+    models = StackedModels(requests)
     lengths: list[float] = norms(models.params).tolist()
-    found = {name: models.evaluate([request.sources[name] for request in requests]) for name in names}
+    found = {name: models.evaluate(name) for name in names}
     return [_columns(length, {name: found[name][i] for name in names}) for i, length in enumerate(lengths)]
 
 

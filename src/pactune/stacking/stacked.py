@@ -19,6 +19,7 @@ from pactune.problem.data.joined import BatchJoiner
 from pactune.problem.evaluation import Evaluation
 from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.modules import evaluating
+from pactune.stacking.requests import EvaluationRequest
 from pactune.streams import Streams
 from pactune.trees import Params, stack
 
@@ -146,23 +147,27 @@ class StackedProblem(InnerProblem):
 
 
 class StackedModels:
-    """The models of many problems of one structure, at their present parameters.
+    """The models of many problems of one structure.
+
+    Args:
+        requests: the model of every problem, with its parameters.
 
     Attributes:
         params: θ of every problem.
     """
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self._problems = problems
-        self.params = stack([problem.parameters() for problem in problems])
-        self._hyper = stack([problem.hyperparameters() for problem in problems])
-        self._buffers = stack([problem.buffers() for problem in problems])
+    def __init__(self, requests: Sequence[EvaluationRequest]) -> None:
+        self._requests, self._problems = requests, [request.problem for request in requests]
+        self.params = stack([request.params for request in requests])
+        self._hyper = stack([request.hyper for request in requests])
+        self._buffers = stack([request.buffers for request in requests])
 
-    def evaluate(self, sources: Sequence[Source]) -> list[Evaluation]:
-        """Evaluate each model on its data set, as `Problem.evaluate` does.
+    def evaluate(self, name: str) -> list[Evaluation]:
+        """Evaluate each model on its data set of one name, as `Problem.evaluate` does.
 
         If all models share one data set, the same object, it is read once.
         """
+        sources = [request.sources[name] for request in self._requests]
         first, join = self._problems[0], BatchJoiner()
         general = first.is_general(sources[0])
         shared = all(source is sources[0] for source in sources)

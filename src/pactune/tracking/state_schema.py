@@ -74,10 +74,24 @@ class _TensorChecks:
 
     def kept(self) -> Check:
         """Return a check of a kept outer step."""
-        return optional(record({"step": count, "params": self.params, "buffers": self.buffers, "hyper": self.hyper}))
+        fold = _pair(self.params, self.buffers)
+        fields = {"step": count, "params": self.params, "buffers": self.buffers, "hyper": self.hyper}
+        return optional(record({**fields, "folds": listed(fold)}))
+
+    def all_chain_states(self) -> Check:
+        """Return a check of the states of a run's chains, by problem."""
+        expected, one = self.settings.get("problems", 1), self.chain_states()
+
+        def checked(value: Any, where: str) -> None:
+            listed(one)(value, where)
+            need(len(value) == expected, where, f"the chains of {expected} problems", len(value))
+            rounds = {states["rounds"] for states in value}
+            need(len(rounds) == 1, f"{where}.rounds", "equal for all problems", rounds)
+
+        return checked
 
     def chain_states(self) -> Check:
-        """Return a check of the states of a run's chains."""
+        """Return a check of the states of one problem's chains."""
         chain = record({"params": self.params, "slots": self._slots, "buffers": self.buffers, "step": count})
         fields = {"params": self.params, "buffers": self.buffers, "chains": optional(listed(chain)), "rounds": count}
 
@@ -201,9 +215,9 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "start_hyper": checks.hyper,
         "outer": checks.outer(),
         "pending": optional(checks.tree(settings.get("hyperparameters"), complete=False)),
-        "last": optional(_pair(checks.hyper)),
-        "chains": checks.chain_states(),
-        "plain_chains": checks.chain_states(),
+        "last": optional(_pair(checks.hyper, checks.hyper)),
+        "chains": checks.all_chain_states(),
+        "plain_chains": checks.all_chain_states(),
         "unrecordable": flag,
     }
     run = {
@@ -218,7 +232,7 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
     record(run)(state, "state")
     _check_objective(state["rows"], state["zeta"])
     for rows, chains, kept in (("rows", "chains", "kept"), ("plain_rows", "plain_chains", "plain_kept")):
-        _check_table(state[rows], state["run"][chains]["rounds"], state[kept], rows)
+        _check_table(state[rows], state["run"][chains][0]["rounds"], state[kept], rows)
 
 
 def _check_objective(rows: list[dict[str, Any]], zeta: float | None) -> None:
@@ -236,10 +250,10 @@ def _check_table(rows: list[dict[str, Any]], rounds: int, kept: dict[str, Any] |
     need(kept is None or kept["step"] in steps, f"{where}: the kept step", "one of the rows", kept and kept["step"])
 
 
-def _pair(check: Check) -> Check:
+def _pair(first: Check, second: Check) -> Check:
     def checked(value: Any, where: str) -> None:
         need(isinstance(value, tuple) and len(value) == 2, where, "a pair", value)
-        for part in value:
-            check(part, where)
+        first(value[0], where)
+        second(value[1], where)
 
     return checked

@@ -249,6 +249,10 @@ def _folds(settings: TunerSettings, rule: AutoZeta) -> list[_Fold]:
         return torch.cat([piece for i, piece in enumerate(pieces) if i != k]).sort().values
 
     valid = parts(problem.valid, "validation")
+    if problem.has_folds:  # every row trains and validates, so a held-out row is left out of all folds
+        return [
+            _Fold(without(valid, k), without(valid, k), [problem.valid.subset(valid[k])]) for k in range(rule.folds)
+        ]
     if rule.judge == "valid":
         every = torch.arange(problem.train.rows, device="cpu")
         return [_Fold(every, without(valid, k), [problem.valid.subset(valid[k])]) for k in range(rule.folds)]

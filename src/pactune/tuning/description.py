@@ -52,8 +52,8 @@ def describe_run(run: OuterRun, settings: FitSettings, test: Source | None) -> d
         "memory": sorted(tuner.inner.slots({})),
         "outer_memory": describe_memory(tuner.outer),
         "device": problem.device.type,
-        "train": problem.train.fingerprint(),
-        "valid": problem.valid.fingerprint(),
+        "problems": len(problem.subproblems) + problem.refit,
+        **problem.fingerprints(),
         "test": None if test is None else test.fingerprint(),
     }
 

@@ -19,6 +19,7 @@ from pactune.stacking.lockstep import RequestGenerator, run_in_lockstep
 from pactune.trees import Params, clone
 from pactune.tuning.description import describe_run
 from pactune.tuning.fit_settings import FitSettings
+from pactune.tuning.fold_results import out_of_fold
 from pactune.tuning.listeners import Listeners
 from pactune.tuning.outer_run import FinishedRound, OuterRun
 from pactune.tuning.plain_run import KeptStep, PlainRun, evaluations
@@ -43,8 +44,10 @@ class Fit:
         self._plan = run.plan(0.0 if isinstance(zeta, RelativeZeta) else zeta)
         self._test = None if settings.test is None else as_source(settings.test, role="test", device=problem.device)
         self._seen_before = SEEN_DATA.samples_of(problem.tensors())
-        SEEN_DATA.begin_fit(problem.tensors(), problem.sample_ids)
+        SEEN_DATA.begin_fit(problem.tensors(), problem.seen_samples)
         if self._test is not None:
+            if problem.has_tasks:
+                raise SettingError("`test` needs one model, and tasks have one each; draw test tasks in a callback")
             problem.try_test(self._test)
         self._rows: list[Row] = []
         self._plain = PlainRun(run, settings, self._test, listeners)
@@ -124,7 +127,8 @@ class Fit:
             row = _round_columns(found)
             plain = yield from self._plain.step(found.chains)
             run.publish(found.chains)
-            measured = (yield from evaluations(run.problem, self._test)) if self.settings.evaluate else {}
+            hyper = run.problem.hyperparameters()
+            measured = (yield from evaluations(found.chains, hyper, self._test)) if self.settings.evaluate else {}
         except BaseException:
             run.undo(start)
             raise
@@ -200,13 +204,15 @@ class Fit:
             rows=self._rows,
             plain_rows=self._plain.rows,
             provenance=self._provenance(),
+            out_of_fold=None if kept is None or not kept.folds else out_of_fold(problem, kept),
+            fold_states=[] if kept is None else [{**params, **buffers} for params, buffers in kept.folds],
         )
         verdict = self.settings.verdict or judge_run(result, higher_is_better=problem.higher_is_better)
         return replace(result, **verdict._asdict())
 
     def _provenance(self) -> Provenance:
         """Return the samples that λ and θ have seen: both samples of this fit, and those of earlier fits."""
-        seen = *self.run.problem.sample_ids, *self._seen_before
+        seen = *self.run.problem.seen_samples, *self._seen_before
         found = Provenance().touch("model", *seen).touch("hyper", *seen)
         found = found.touch("default hyper", *self.run.start_seen).touch("initial")
         if self._test is not None:

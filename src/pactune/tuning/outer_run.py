@@ -16,11 +16,13 @@ from pactune.hypergradient.trajectory import Trajectory
 from pactune.interrupts import check_interrupt
 from pactune.objectives import RelativeZeta
 from pactune.parallel import Ranks, check_shards
+from pactune.problem import Problem
 from pactune.problem.seen_data import SEEN_DATA
 from pactune.results.result import ObjectiveValue
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.inputs import RunInputs, consumes_randomness
-from pactune.rounds.plan import RoundOutcome, RoundPlan
+from pactune.rounds.plan import RoundOutcome, RoundPlan, mean_outcome
+from pactune.rounds.run_states import RunStates
 from pactune.stacking.lockstep import RequestGenerator
 from pactune.stacking.requests import OuterStepRequest, RoundValue, ValueRequest
 from pactune.stacking.runner import Runner
@@ -43,12 +45,12 @@ class FinishedRound(NamedTuple):
 
     Attributes:
         chains: the chains at θ_T.
-        outcome: the parts of J with their λ-gradients.
+        outcome: the parts of J with their λ-gradients, as means over the subproblems.
         plan: the settings of the round, with ζ as a number.
         value: J, its gradient and the norm of the gradient.
     """
 
-    chains: ChainStates
+    chains: RunStates
     outcome: RoundOutcome
     plan: RoundPlan
     value: RoundValue
@@ -102,22 +104,24 @@ class OuterRun:
     def inputs(self) -> RunInputs:
         """Mini-batches, noise and draws of θ_0 as functions of the seed; made after one trial of the losses."""
         settings, problem = self.settings, self.problem
+        problem.load_tasks(0, Streams(settings.seed))
         if ChangeDetector().run(problem.try_losses, [problem]):
-            self.runner.engine.mark_unrecordable(problem)
+            self._mark_unrecordable()
         stochastic = consumes_randomness(problem)
         return RunInputs(problem, settings.inner, Streams(settings.seed), stochastic, settings.initial)
 
     @cached_property
-    def chains(self) -> ChainStates:
+    def chains(self) -> RunStates:
         """The chains of the tuned run. They start at the model's parameters and buffers of the first use."""
         params, buffers = clone(self.problem.parameters()), clone(self.problem.buffers())
         settings = self.settings
-        return ChainStates(self.inputs, settings.chains, settings.restart, params, buffers, ranks=self.ranks)
+        start = ChainStates(self.inputs, settings.chains, settings.restart, params, buffers, ranks=self.ranks)
+        return RunStates.of(self.problem, start)
 
     @cached_property
-    def plain_chains(self) -> ChainStates:
+    def plain_chains(self) -> RunStates:
         """The chains of plain training, which start where the tuned ones do."""
-        return replace(self.chains, inputs=replace(self.inputs, reader="plain"))
+        return self.chains.read_by("plain")
 
     def plan(self, zeta: float) -> RoundPlan:
         """Return the settings of a round at ζ."""
@@ -159,7 +163,8 @@ class OuterRun:
                 f"the regularizer's gradient is identically zero at path_hypergradient={settings.path_estimator} for "
                 f"{', '.join(unseen)}; only the validation risk tunes them"
             )
-        check_shards(self.problem, self.ranks.shards, stochastic=self.inputs.stochastic)
+        for problem in self._problems:
+            check_shards(problem, self.ranks.shards, stochastic=self.inputs.stochastic)
         if self.ranks.count > 1:
             here = {"λ": self.problem.hyperparameters(), "θ": self.problem.parameters()}
             self.ranks.check_same({**said, **here, "buffers": self.problem.buffers(), "rounds": self.chains.rounds})
@@ -169,7 +174,7 @@ class OuterRun:
     def hypergradient(self) -> RequestGenerator[ObjectiveValue]:
         """Run one round and leave the λ-gradient in `.grad`, for a loop that steps the optimizer itself."""
         plan = self.plan(self.settings.zeta)
-        SEEN_DATA.begin_fit(self.problem.tensors(), self.problem.sample_ids)
+        SEEN_DATA.begin_fit(self.problem.tensors(), self.problem.seen_samples)
         yield from self.take_outer_step()
         with self.ranks.session(), self.problem.training_mode():
             self.check(plan.zeta)
@@ -193,7 +198,7 @@ class OuterRun:
             self._last = None
         if not self._pending:
             return False
-        yield OuterStepRequest(self.settings.outer)
+        yield [OuterStepRequest(self.settings.outer)]
         self._pending = False
         self.settings.outer.zero_grad(set_to_none=True)
         return True
@@ -206,11 +211,11 @@ class OuterRun:
             relative: ζ in units of ζ*, if it is not a number yet; this round then finds the number.
         """
         on_step = (lambda gradient: self._online_step(scale(plan.zeta, gradient))) if self.settings.online else None
-        outcome = yield self.chains.request(plan, self.problem.hyperparameters(), on_step)
-        arrived = self.chains.after(outcome)
+        outcomes = yield self.chains.requests(plan, self.problem.hyperparameters(), on_step)
+        arrived, outcome = self.chains.after(outcomes), mean_outcome(outcomes[: len(self.chains.parts)])
         if relative is not None:
             plan = replace(plan, zeta=relative.fraction * _balance(outcome))
-        value = yield ValueRequest(self.problem, outcome, plan.zeta)
+        (value,) = yield [ValueRequest(self.problem, outcome, plan.zeta)]
         return FinishedRound(arrived, outcome, plan, value)
 
     def accept(self, found: FinishedRound, *, pending: bool = False) -> None:
@@ -233,10 +238,9 @@ class OuterRun:
 
     # The user's modules
 
-    def publish(self, chains: ChainStates) -> None:
+    def publish(self, chains: RunStates) -> None:
         """Copy the first chain into the user's model; before the first round, the parameters it will start from."""
-        place = chains.lead or chains
-        self.problem.load(place.params, place.buffers)
+        self.problem.load(chains.place.params, chains.place.buffers)
 
     def keep(self, params: Params, buffers: Params, hyper: Params) -> None:
         """Load the kept step into the user's modules. The next `fit` goes on from the last step, unless λ changes."""
@@ -268,7 +272,7 @@ class OuterRun:
             "last": self._last,
             "chains": self.chains.state(),
             "plain_chains": self.plain_chains.state(),
-            "unrecordable": self.problem in self.runner.engine.unrecordable,
+            "unrecordable": any(problem in self.runner.engine.unrecordable for problem in self._problems),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -283,7 +287,16 @@ class OuterRun:
         self._pending = state["pending"] is not None
         self.fill_gradients(state["pending"] or {})
         if state["unrecordable"]:
-            self.runner.engine.mark_unrecordable(self.problem)
+            self._mark_unrecordable()
+
+    @property
+    def _problems(self) -> list[Problem]:
+        """The problems that are trained: the subproblems, and all rows together if there is a refit."""
+        return [*self.problem.subproblems, *([self.problem] if self.problem.refit else [])]
+
+    def _mark_unrecordable(self) -> None:
+        for problem in self._problems:
+            self.runner.engine.mark_unrecordable(problem)
 
 
 def _balance(outcome: RoundOutcome) -> float:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from pactune.columns import Row
 from pactune.errors import warn_user
-from pactune.objectives import ValidationRisk
-from pactune.problem import Problem
 from pactune.problem.data import Source
 from pactune.results.verdict import diverged_at
 from pactune.rounds.chain_states import ChainStates
-from pactune.rounds.plan import RoundPlan
+from pactune.rounds.run_states import RunStates
 from pactune.stacking.lockstep import RequestGenerator
 from pactune.stacking.requests import EvaluationRequest
 from pactune.trees import Params, clone
@@ -22,28 +19,37 @@ from pactune.tuning.outer_run import OuterRun
 
 __all__ = ["KeptStep", "PlainRun", "PlainStep", "evaluations"]
 
-WITHOUT_PATH = ValidationRisk()
-
 
 class KeptStep(NamedTuple):
-    """A finished outer step: θ, the buffers, and the λ that trained them."""
+    """A finished outer step: θ, the buffers, and the λ that trained them.
+
+    Attributes:
+        folds: the parameters and buffers of the model of every fold; empty without folds.
+    """
 
     step: int
     params: Params
     buffers: Params
     hyper: Params
+    folds: list[tuple[Params, Params]]
 
     @classmethod
-    def of(cls, chains: ChainStates, hyper: Params) -> KeptStep:
+    def of(cls, chains: RunStates, hyper: Params) -> KeptStep:
         """Return the last step of the first chain."""
-        assert chains.lead is not None
-        return cls(chains.rounds, clone(chains.lead.params), clone(chains.lead.buffers), hyper)
+        folds = chains.parts if chains.problem.has_folds else []
+        return cls(chains.rounds, *_model(chains.chosen), hyper, [_model(fold) for fold in folds])
+
+
+def _model(chains: ChainStates) -> tuple[Params, Params]:
+    """Return copies of the parameters and buffers of the first chain."""
+    assert chains.lead is not None
+    return clone(chains.lead.params), clone(chains.lead.buffers)
 
 
 class PlainStep(NamedTuple):
     """An outer step of plain training: its chains at θ_T, and its row."""
 
-    chains: ChainStates
+    chains: RunStates
     row: Row
 
 
@@ -64,25 +70,26 @@ class PlainRun:
         self._steps = settings.plain_steps if settings.plain_steps is not None else default
         self._run, self._settings, self._test, self._listeners = run, settings, test, listeners
         self._chains = run.plain_chains
-        self._plan = _without_path(run.plan(0.0))
+        self._plan = run.plan(0.0).training_only()
         self.rows: list[Row] = []
         self.kept: KeptStep | None = None
 
-    def step(self, tuned: ChainStates) -> RequestGenerator[PlainStep | None]:
+    def step(self, tuned: RunStates) -> RequestGenerator[PlainStep | None]:
         """Run one more outer step; return None after the last. The first round of an offline run serves both runs."""
         run, problem = self._run, self._run.problem
         if len(self.rows) >= self._steps or diverged_at(self.rows[-1:]) is not None:
             return None
         if tuned.rounds == 1 and not run.settings.online:
-            arrived = replace(self._chains, states=tuned.states, lead=tuned.lead, rounds=tuned.rounds)
+            arrived = self._chains.like(tuned)
         else:
-            arrived = self._chains.after((yield self._chains.request(self._plan, run.start_hyper)))
+            arrived = self._chains.after((yield self._chains.requests(self._plan, run.start_hyper)))
         present = clone(problem.hyperparameters())
         problem.load_hyper(run.start_hyper)
         row: Row = {"outer_step": arrived.rounds}
         try:
             run.publish(arrived)
-            measured = (yield from evaluations(problem, self._test)) if self._settings.evaluate else {}
+            evaluated = self._settings.evaluate
+            measured = (yield from evaluations(arrived, run.start_hyper, self._test)) if evaluated else {}
             row |= run.ranks.numbers_from_leader(measured)
             self._listeners.plain_step(row)
         finally:
@@ -109,12 +116,28 @@ class PlainRun:
         self.rows, self.kept = rows, kept
 
 
-def _without_path(plan: RoundPlan) -> RoundPlan:
-    return replace(plan, trajectory=replace(plan.trajectory, objective=WITHOUT_PATH), derivatives=False)
+def evaluations(chains: RunStates, hyper: Params, test: Source | None) -> RequestGenerator[Row]:
+    """Request ‖θ‖ and the evaluation of the models, in `eval()` mode, on every data set.
 
-
-def evaluations(problem: Problem, test: Source | None) -> RequestGenerator[Row]:
-    """Request ‖θ‖ and the evaluation of the user's model, in `eval()` mode, on every data set."""
-    sources = {"train": problem.train, "valid": problem.valid, **({} if test is None else {"test": test})}
-    columns: Row = yield EvaluationRequest(problem, sources)
-    return columns
+    The columns of the validation rows are means over the subproblems. So are those of the training rows, unless a refit
+    trains on all rows; then they are the refit's. ‖θ‖ and the test columns are those of the model that is the result.
+    """
+    chosen = chains.chosen
+    requests = []
+    for one in chains.all():
+        part, sources = one.inputs.problem, dict[str, Source]()
+        if (one is chains.whole or chains.whole is None) and part.train.rows:
+            sources["train"] = part.train
+        if one is not chains.whole:
+            sources["valid"] = part.valid
+        if test is not None and one is chosen:
+            sources["test"] = test
+        state = one.lead or one
+        requests.append(EvaluationRequest(part, sources, state.params, state.buffers, hyper))
+    found: list[Row] = yield requests
+    if len(found) == 1:
+        return found[0]
+    columns = {name: [row[name] for row in found if name in row] for row in found for name in row}
+    means = {name: sum(values) / len(values) for name, values in columns.items()}
+    ordered = sorted(means, key=lambda name: (name != "weight_norm", *map(name.startswith, ("test_", "valid_"))))
+    return {name: means[name] for name in ordered} | {"weight_norm": found[chains.all().index(chosen)]["weight_norm"]}

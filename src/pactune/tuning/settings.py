@@ -52,6 +52,7 @@ class TunerSettings:
         if self.initial is not None and not callable(self.initial):
             raise SettingError(f"`initial` must be a function of a torch.Generator or None, got {shown(self.initial)}")
         self.objective.check(self.problem)
+        self._check_sharing()
         self._check_outer()
         self._check_estimators()
 
@@ -73,8 +74,25 @@ class TunerSettings:
     def beta(self) -> float:
         """β = τ/n, where n is the size of the sample in the bound; 1 if the dynamics has no temperature."""
         tau = self.inner.inverse_temperature_or_none()
-        source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
+        first = self.problem.subproblems[0]
+        source = first.valid if self.objective.risk_of == "valid" else first.train
         return 1.0 if tau is None else tau / source.rows
+
+    def _check_sharing(self) -> None:
+        """Check the settings of a problem with folds or tasks."""
+        problem = self.problem
+        if self.online and (problem.has_folds or problem.has_tasks):
+            raise SettingError(
+                "`online=True` moves λ inside the inner loop of one problem; folds and tasks share one λ: use "
+                "online=False"
+            )
+        if problem.draws_tasks and not self.restart:
+            raise SettingError(
+                "every outer step draws other tasks, so each must start from θ_0: pass restart=True, or a list of all "
+                "tasks without `tasks_per_step`"
+            )
+        if problem.has_tasks and self.chooses_zeta:
+            raise SettingError('`zeta="auto"` holds rows of one sample out, and tasks have several; pass a number')
 
     def _check_outer(self) -> None:
         if not isinstance(self.outer, torch.optim.Optimizer):

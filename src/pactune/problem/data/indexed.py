@@ -127,6 +127,13 @@ class _Subset(Indexed):
     def uncached(self) -> Source:
         return _Subset(cast(Indexed, self._base.uncached()), self._chosen)
 
+    def subset(self, rows: Tensor) -> Source:
+        return _Subset(self._base, self._chosen[rows])  # of the base, whose numbers the rows keep
+
+    def fingerprint(self) -> str:
+        digest = hashlib.blake2b(self._chosen.numpy().tobytes(), digest_size=8).hexdigest()
+        return f"{super().fingerprint()}, rows {digest} of {self._base.fingerprint()}"
+
     def _take(self, index: Tensor) -> Any:
         return self._base._take(self._chosen[index])
 

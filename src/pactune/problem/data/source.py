@@ -179,6 +179,9 @@ class _Cast(Source):
     def evaluation(self) -> Iterator[Batch]:
         return map(self._cast, self._source.evaluation())
 
+    def subset(self, rows: Tensor) -> Source:
+        return _Cast(self._source.subset(rows), self._dtype)
+
     def _cast(self, batch: Batch) -> Batch:
         def convert(tensor: Tensor) -> Tensor:
             return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
