@@ -159,20 +159,25 @@ def table() -> list[Row]:
     return [Row(d, o, w, e, restart=bool(i % 2) or w == "initial parameters") for i, (d, o, w, e) in enumerate(crossed)]
 
 
-def build(row: Row, path: str | None = None) -> pt.Tuner:
+def rows_of_all() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
+    x = torch.randn(ROWS + 7, 2, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, 2, (ROWS + 7,), generator=generator)
+
+
+def build(row: Row, path: str | None = None, data: dict[str, Any] | None = None, engine: str = "auto") -> pt.Tuner:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = Net()
         hyper = WAYS[row.way].hyper(model)
-    x = torch.randn(ROWS + 7, 2, generator=generator, dtype=torch.float64)
-    y = torch.randint(0, 2, (ROWS + 7,), generator=generator)
+        if row.way == "example weights" and data is not None and "train" in data:
+            hyper = pt.ExampleWeights(len(data["train"][0]))
+    x, y = rows_of_all()
     model.double(), hyper.double()
     problem = pt.Problem(
         model,
         hyper,
-        train=(x[:ROWS], y[:ROWS]),
-        valid=(x[ROWS:], y[ROWS:]),
+        **(data or {"train": (x[:ROWS], y[:ROWS]), "valid": (x[ROWS:], y[ROWS:])}),
         batch_size=5,
         valid_batch_size=4,
         **WAYS[row.way].losses,
@@ -188,6 +193,7 @@ def build(row: Row, path: str | None = None) -> pt.Tuner:
         chains=2,
         restart=row.restart,
         seed=4,
+        engine=engine,
     )
 
 
@@ -217,6 +223,62 @@ def test_estimate_is_what_was_promised(row: Row) -> None:
 def test_gradient_that_is_identically_zero_is_refused(row: Row) -> None:
     with pytest.raises(pt.GradientError, match="identically zero"):
         build(row).hypergradient()
+
+
+def gradient_of(tuner: pt.Tuner) -> tuple[float, Params]:
+    total = tuner.hypergradient().total
+    return total, {name: p.grad.clone() for name, p in tuner.problem.hyper.named_parameters() if p.grad is not None}
+
+
+def mean_over_separate_problems(row: Row, folded: pt.Problem) -> tuple[float, Params]:
+    """Return J and its gradient as the means over one tuner per fold."""
+    x, y = rows_of_all()
+    total, mean = 0.0, {name: torch.zeros_like(p) for name, p in folded.hyper.named_parameters()}
+    for fold in folded.fold_rows:
+        data = {"train": (x[fold.train], y[fold.train]), "valid": (x[fold.valid], y[fold.valid])}
+        value, gradient = gradient_of(build(row, data=data))
+        total += value / len(folded.fold_rows)
+        for name, part in gradient.items():
+            where = fold.train if row.way == "example weights" else torch.arange(len(part)) if part.ndim else ...
+            mean[name][where] += part / len(folded.fold_rows)
+    return total, mean
+
+
+def check_folds(row: Row, engine: str) -> None:
+    x, y = rows_of_all()
+    tuner = build(row, data={"data": (x[:ROWS], y[:ROWS]), "folds": 3}, engine=engine)
+    total, gradient = gradient_of(tuner)
+    wanted_total, wanted = mean_over_separate_problems(row, tuner.problem)
+    assert total == pytest.approx(wanted_total, rel=1e-12)
+    assert max(float(value.abs().max()) for value in wanted.values()) > 1e-6
+    for name, value in gradient.items():
+        assert torch.allclose(value, wanted[name], rtol=1e-9, atol=1e-12)
+
+
+def partly_blind(row: Row) -> bool:
+    return row.way == "decay and rates" and reach(row.estimator) == 0
+
+
+@pytest.mark.parametrize("row", [row for row in table() if not (blind(row) or partly_blind(row))], ids=label)
+def test_the_gradient_over_folds_is_the_mean_over_separate_problems(row: Row) -> None:
+    check_folds(row, "eager")
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("way", ["decay", "both losses", "example weights"])
+def test_stacked_folds_have_the_gradient_of_separate_problems(way: str, estimator: str) -> None:
+    check_folds(Row("adam", "pac-bayes", way, estimator, restart=False), "traced")
+
+
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, "implicit"])
+def test_the_check_covers_the_mean_over_folds(estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ESTIMATORS, "implicit", pt.Implicit(pt.ConjugateGradient(50)))
+    x, y = rows_of_all()
+    row = Row("sgd", "validation risk" if estimator == "implicit" else "pac-bayes", "decay", estimator, restart=False)
+    path = "K=0" if estimator == "implicit" else None
+    check = pt.check_hypergradient(build(row, path, {"data": (x, y), "folds": 3}), directions=1)
+    assert float(check.promised.norm()) > 1e-5
+    assert check.passed
 
 
 @pytest.mark.parametrize("path", ["K=0", "K=3", "W=2", "forward"])
