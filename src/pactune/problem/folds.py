@@ -60,6 +60,7 @@ def make_folds(source: Source, folds: Any, groups: Any, *, refit: bool) -> Folds
         SettingError: `folds` is none of these.
         DataError: the rows of a fold are not rows of the sample, or a row of a fold trains and validates.
     """
+    source.subset(torch.arange(source.rows, device="cpu"))  # raises if rows cannot be chosen by number
     if groups is not None and not hasattr(folds, "split"):
         raise SettingError("`groups` needs a splitter that uses them, such as folds=GroupKFold(5) of scikit-learn")
     if hasattr(folds, "split"):
@@ -109,7 +110,8 @@ def _row_numbers(part: Any, rows: int) -> Tensor:
         numbers = torch.as_tensor(part, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise SettingError(f"`folds` must hold row numbers, got {shown(part)}") from error
-    if numbers.is_floating_point() or numbers.dtype == torch.bool or numbers.ndim != 1:
+    whole = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
+    if numbers.ndim != 1 or (len(numbers) and not whole):
         raise SettingError(f"`folds` must hold vectors of row numbers, got {shown(part)}")
     if len(numbers) and not (int(numbers.min()) >= 0 and int(numbers.max()) < rows):
         raise DataError(f"`folds` names row {int(numbers.max())}, and `data` has {rows} rows, counted from 0")

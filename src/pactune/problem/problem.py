@@ -25,6 +25,7 @@ from pactune.problem.modules import as_module, evaluating, mode, uncompiled, war
 from pactune.problem.provenance import DataMark, UnknownSample
 from pactune.problem.risks import ModelRisks
 from pactune.problem.tasks import TaskData, Tasks
+from pactune.problem.ways import check_ways
 from pactune.streams import Streams, forked_rng
 from pactune.trees import clone
 
@@ -110,7 +111,7 @@ class Problem(ModelRisks):
         loss, train_loss, valid_loss, metrics = map(uncompiled, (loss, train_loss, valid_loss, metrics))
         super().__init__(model, hyper, Losses(loss, train_loss, valid_loss, metrics, weigher))
         check_flag("refit", refit)
-        _check_ways(train, valid, data, folds, groups, tasks, tasks_per_step)
+        check_ways(train, valid, data, folds, groups, tasks, tasks_per_step)
         sizes = batch_size, valid_batch_size
         self._folds: Folds | None = None
         self._tasks: Tasks | None = None
@@ -167,6 +168,11 @@ class Problem(ModelRisks):
         return self._folds is not None and self._folds.refit
 
     @property
+    def trained(self) -> int:
+        """The number of problems that are trained: the subproblems, and the refit if there is one."""
+        return len(self.subproblems) + self.refit
+
+    @property
     def has_tasks(self) -> bool:
         """True if the problem has tasks."""
         return self._tasks is not None
@@ -214,13 +220,14 @@ class Problem(ModelRisks):
         return twin._sharing(self._folds, self._tasks, self.train, self.valid)
 
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
-        """Return the problem on some rows only, with the same model and hyper module.
+        """Return one problem on some rows, with the same model and hyper module and without folds."""
+        return self._on_rows(FoldRows(train_rows, valid_rows))
 
-        A problem with folds takes `valid_rows` for both and keeps the folds of these rows.
-        """
-        if self._folds is None:
-            return self._on_rows(FoldRows(train_rows, valid_rows))
-        twin, rows = self._on_rows(FoldRows(valid_rows, valid_rows)), valid_rows.sort().values
+    def folds_within(self, rows: Tensor) -> Problem:
+        """Return the problem with its folds on some rows only, with the same model and hyper module."""
+        assert self._folds is not None
+        rows = rows.sort().values
+        twin = self._on_rows(FoldRows(rows, rows))
         return twin._sharing(self._folds.within(rows), None, twin.train, twin.valid)
 
     def _on_rows(self, rows: FoldRows) -> Problem:
@@ -369,23 +376,6 @@ class Problem(ModelRisks):
         A model in training mode is left unchanged, since the user may have put parts of it into `eval()` mode.
         """
         return nullcontext() if self.model.training else mode(self.model, training=True)
-
-
-def _check_ways(
-    train: Any, valid: Any, data: Any, folds: Any, groups: Any, tasks: Any, tasks_per_step: int | None
-) -> None:
-    """Raise unless the data come in exactly one way."""
-    ways = [train is not None or valid is not None, data is not None, tasks is not None]
-    if sum(ways) != 1:
-        raise SettingError(
-            "pass the data in one way: `train` and `valid`, or `data` with `folds`, or `tasks` with `tasks_per_step`"
-        )
-    if ways[0] and valid is None:
-        raise SettingError("`valid` is missing: pass a validation set, or all rows as `data` with `folds`")
-    if (folds is not None or groups is not None) and data is None:
-        raise SettingError("`folds` and `groups` split `data`; pass the rows as `data`")
-    if tasks_per_step is not None and tasks is None:
-        raise SettingError("`tasks_per_step` needs `tasks`")
 
 
 def _weigher(hyper: nn.Module) -> Any:

@@ -54,9 +54,9 @@ class RankRecorder(Recorder):
         """Save how the run ended."""
         self._own.end(**fields)
 
-    def part(self, name: str, schedule: CheckpointSchedule | None = None) -> Recorder:
+    def part(self, name: str, schedule: CheckpointSchedule | None = None, **settings: Any) -> Recorder:
         """Return the recorder of a sub-run."""
-        return RankRecorder(self._own.part(name, schedule), self._ranks)
+        return RankRecorder(self._own.part(name, schedule, **settings), self._ranks)
 
     def newest_step(self) -> int | None:
         """Return the outer step from which the run would resume, on the first rank."""

@@ -64,8 +64,14 @@ class Recorder:
     def end(self, **fields: Any) -> None:
         """Save how the run ended."""
 
-    def part(self, name: str, schedule: CheckpointSchedule | None = None) -> Recorder:
-        """Return the recorder of a sub-run, such as one fold of the search for ζ; sub-runs may share a schedule."""
+    def part(self, name: str, schedule: CheckpointSchedule | None = None, **settings: Any) -> Recorder:
+        """Return the recorder of a sub-run, such as one fold of the search for ζ.
+
+        Args:
+            name: the name of its folder.
+            schedule: a schedule of checkpoints that sub-runs share.
+            settings: the settings in which it differs from the run.
+        """
         return self
 
     def newest_step(self) -> int | None:
@@ -157,10 +163,10 @@ class FolderRecorder(Recorder):
         if has_content(folder / JOURNAL) or list_checkpoints(folder):
             self._check_early()
 
-    def part(self, name: str, schedule: CheckpointSchedule | None = None) -> Recorder:
+    def part(self, name: str, schedule: CheckpointSchedule | None = None, **settings: Any) -> Recorder:
         """Return the recorder of a sub-folder."""
-        folder, settings = folder_inside(self.folder, name), {**self._settings, "part": name}
-        return FolderRecorder(folder, resume=self._resume, settings=settings, parts=self._parts, schedule=schedule)
+        folder, own = folder_inside(self.folder, name), {**self._settings, **settings, "part": name}
+        return FolderRecorder(folder, resume=self._resume, settings=own, parts=self._parts, schedule=schedule)
 
     def __enter__(self) -> Recorder:
         make_folder(self.folder)

@@ -52,7 +52,7 @@ def describe_run(run: OuterRun, settings: FitSettings, test: Source | None) -> d
         "memory": sorted(tuner.inner.slots({})),
         "outer_memory": describe_memory(tuner.outer),
         "device": problem.device.type,
-        "problems": len(problem.subproblems) + problem.refit,
+        "problems": problem.trained,
         **problem.fingerprints(),
         "test": None if test is None else test.fingerprint(),
     }

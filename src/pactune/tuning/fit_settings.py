@@ -12,8 +12,8 @@ from pactune.tracking.recorder import Recorder
 
 __all__ = ["Choice", "FitSettings", "Keep"]
 
-Keep = Literal["last", "best-objective"]
-KEEP: tuple[Keep, ...] = ("last", "best-objective")
+Keep = Literal["last", "best-objective", "held-out"]
+KEEP: tuple[Keep, ...] = ("last", "best-objective", "held-out")
 
 
 class Choice(NamedTuple):

@@ -24,6 +24,7 @@ from pactune.trees import Params
 from pactune.tuning.auto_zeta import fit_auto, runs_of
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings, Keep
+from pactune.tuning.held_out_step import fit_held_out_step
 from pactune.tuning.listeners import Listeners
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.recording import recorded_in
@@ -154,8 +155,10 @@ class Tuner:
         Args:
             outer_steps: how often λ is to move.
             test: a test set to report on; nothing is ever chosen by it.
-            keep: which outer step's parameters are kept: "last", or "best-objective", that of the least J. With
-                `zeta="auto"` the rule chooses the step too and this is ignored.
+            keep: which outer step's parameters are kept: "last"; "best-objective", that of the least J; or, with folds,
+                "held-out": one more run per fold holds the fold out, and the step with the least loss on held-out
+                rows is kept, of the tuned run or of plain training. With `zeta="auto"` the rule chooses the step
+                too and this is ignored.
             tolerance: stop with status "converged" when the norm of the hypergradient falls below this; 0 never does.
             callbacks: listeners with `on_fit_begin`, `on_outer_step`, `on_fit_end`.
             progress: show progress on stderr; None does so on a terminal only.
@@ -184,13 +187,16 @@ class Tuner:
         )
         zeta, run = self.settings.objective.zeta, self.outer_run
         rule = AutoZeta() if zeta == "auto" else zeta
-        runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1
+        held_out = keep == "held-out" and not isinstance(rule, AutoZeta)
+        runs = runs_of(rule) if isinstance(rule, AutoZeta) else 1 + held_out * len(run.problem.fold_rows)
         listeners = Listeners(self, as_callbacks(callbacks))
         shown = progress if run.ranks.leader else False
         with run.ranks.session(), progress_for(shown, total=outer_steps * runs) as bar:
             settings = recorded_in(run_dir, run, settings, resume=resume)
             if isinstance(rule, AutoZeta):
                 return fit_auto(run, settings, rule, listeners, bar)
+            if held_out:
+                return fit_held_out_step(run, settings, listeners, bar)
             return Fit(run, settings, self.settings.zeta, listeners.with_another(bar)).result()
 
     # Read-only: a tuner runs with the settings it was made with.
