@@ -18,20 +18,29 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
-def interleave(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of every way, measured in turn so that a slow minute of the machine meets all of them.
+def interleave(
+    ways: Mapping[str, Callable[[], Any]], repeats: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, list[float]]:
+    """Return the seconds of every way, measured in turn so that a slow minute of the machine meets all of them.
 
     CPU time of this process is what a busy machine disturbs least; with one thread it is the time on an idle one.
+    `device_clock` is the clock for a CUDA device.
     """
     for run in ways.values():
         run()
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, run in ways.items():
-            start = time.process_time()
+            start = clock()
             run()
-            taken[name].append(time.process_time() - start)
+            taken[name].append(clock() - start)
     return taken
+
+
+def device_clock() -> float:
+    """Return the time in seconds after the CUDA device has finished its work."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> dict[str, float]:

@@ -45,8 +45,9 @@ KINDS = ("zero", "eq5", "plain")
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # hardware queues: with more of them, more runs are side by side
 NOTE = (
     "`python benchmarks/table_gpu.py {row}` makes these runs. Those at zeta 0 minimise ValidationRisk, which measures "
-    "no regularizer. Plain training is a run of its own per draw, from the same start, with an outer learning rate of 0"
+    "no regularizer."
 )
+PLAIN = "Plain training is a run of its own per draw, from the same start, with an outer learning rate of 0"
 
 
 @dataclass(frozen=True)
@@ -227,11 +228,13 @@ def _note(row: TableRow, records: Sequence[RunRecord], *, partial: bool) -> str:
     """Say how the runs are made, and which of them are short."""
     steps = [len(run.plain) for run in records if run.cell["zeta"] == 0]
     short = sorted({count for count in steps if count < row.scale.outer_steps})
-    words = NOTE.format(row=row.name)
-    if short:
-        counts = " or ".join(map(str, short))
-        words += f"; it was stopped after {counts} of {row.scale.outer_steps} outer steps"
-    return f"Partial: some runs are missing. {words}." if partial else f"{words}."
+    plain = PLAIN
+    if not any(steps):
+        plain = "Plain training was not run"
+    elif short:
+        plain += f"; it was stopped after {' or '.join(map(str, short))} of {row.scale.outer_steps} outer steps"
+    words = f"{NOTE.format(row=row.name)} {plain}."
+    return f"Partial: some runs are missing. {words}" if partial else words
 
 
 def _images(row: TableRow, folder: Path | None) -> Images:

@@ -132,6 +132,26 @@ def test_cells_of_different_structure_are_stacked_in_groups(caplog: pytest.LogCa
         torch.testing.assert_close(table(result)[1], table(alone)[1], rtol=1e-9, atol=1e-11)
 
 
+def test_groups_that_cannot_be_stacked_are_not_called_stacked(caplog: pytest.LogCaptureFixture) -> None:
+    def mixed(zeta: float, seed: int) -> pt.Tuner:
+        return build(zeta, seed, inner=pt.Adam(lr=1e-2 * (1 + seed)), **CASES["BatchNorm"])
+
+    with caplog.at_level(logging.INFO, "pactune.engines"):
+        pt.fit_grid(mixed, GRID, outer_steps=1, engine=Traced(steps=2), progress=False)
+    assert any("not stacked" in message for message in caplog.messages)
+    assert not any("are stacked" in message for message in caplog.messages)
+
+
+def test_runs_that_all_differ_are_not_stacked(caplog: pytest.LogCaptureFixture) -> None:
+    def mixed(zeta: float, seed: int) -> pt.Tuner:
+        return build(zeta, seed, inner=pt.Adam(lr=1e-2 * (1 + seed)))
+
+    with caplog.at_level(logging.INFO, "pactune.engines"):
+        pt.fit_grid(mixed, {"zeta": [0.05], "seed": [0, 1]}, outer_steps=1, engine=Traced(steps=2), progress=False)
+    (words,) = (message for message in caplog.messages if "differ in more than" in message)
+    assert words.startswith("runs are not stacked")
+
+
 class Power(nn.Module):
     """λ Σ|θ|^p with a closed gradient: at λ = 0 nothing tells one p from another."""
 

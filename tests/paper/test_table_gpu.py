@@ -45,3 +45,9 @@ def test_a_tiny_row_is_made_and_exported(tmp_path):
     assert lengths[0][0] == lengths[1][0]
     assert lengths[0][1] != lengths[1][1]  # λ moves in the tuned run alone
     assert make_tiny(tmp_path, "--export-only") == written
+
+
+def test_the_note_says_that_plain_training_was_not_run(tmp_path):
+    make_tiny(tmp_path, "--kinds", "zero", "eq5")
+    (study,) = read_studies(tmp_path)
+    assert study.settings["note"].endswith("Plain training was not run.")

@@ -26,6 +26,7 @@ from pactune.trees import norm
 __all__ = ["Runner"]
 
 T = TypeVar("T")
+DIFFERENT = "they differ in more than data, seed, ζ and values of tensors"
 MOST_GROUPINGS = 4  # tuned and plain runs, each before and after the first of them ends
 
 
@@ -176,13 +177,13 @@ def _grouped(requests: Sequence[RoundRequest]) -> list[_Group]:
             places.append([place])
         else:
             same.append(place)
-    if len(places) > 1:
-        log.info(
-            "runs are stacked in %d groups: they differ in more than data, seed, ζ and values of tensors", len(places)
-        )
     members = [[requests[place] for place in own] for own in places]
     several = [sum(len(request.states) for request in own) > 1 for own in members]
     stacks = [_try_stack(own) if many else None for own, many in zip(members, several, strict=True)]
+    if len(places) > 1 and any(stacks):
+        log.info("runs are stacked in %d groups: %s", len(places), DIFFERENT)
+    elif len(places) > 1 and not any(several):
+        log.info("runs are not stacked: %s", DIFFERENT)
     return [_Group(own, stack) for own, stack in zip(places, stacks, strict=True)]
 
 
