@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from pactune.results.callbacks import Callback
 from pactune.results.result import Result
 from pactune.streams import Streams
 from pactune.tuning.fit_settings import FitSettings
-from pactune.tuning.held_out import PLAIN, Candidate, HeldOutRule, fit_by_held_out_rows
+from pactune.tuning.held_out import PLAIN, Candidate, HeldOutRule, fit_by_held_out_rows, initial_risk
 from pactune.tuning.listeners import Listeners
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.settings import TunerSettings
@@ -44,18 +43,12 @@ def _held_out_rule(run: OuterRun, rule: AutoZeta) -> HeldOutRule:
         for k, fold in enumerate(_folds(run.settings, rule))
         for i, fraction in enumerate(rule.fractions)
     ]
-    score = partial(_score, rule.scale or _initial_risk(run.problem))
-    return HeldOutRule(candidates, _labels(rule), score, worst=1.0)
+    return HeldOutRule(candidates, _labels(rule), rule.scale or initial_risk(run.problem))
 
 
 def runs_of(rule: AutoZeta) -> int:
     """Return the number of tuned runs of the rule, the final one included."""
     return rule.folds * len(rule.fractions) + 1
-
-
-def _score(scale: float, losses: Tensor) -> Tensor:
-    """Return 1 − exp(−loss/scale) of every row. A loss that is NaN has the worst score."""
-    return (1 - torch.exp(-losses / scale)).nan_to_num(nan=1.0)
 
 
 def _on_fold(fold: _Fold, problem: Problem) -> Problem:
@@ -102,17 +95,6 @@ def _check(run: OuterRun) -> None:
         raise SettingError('`zeta="auto"` is for online=False; pass a number')
     if not run.settings.objective.has_path:
         raise SettingError(f'`zeta="auto"` needs an objective with a regularizer, got {run.settings.objective}')
-
-
-def _initial_risk(problem: Problem) -> float:
-    """Return the validation risk before training, by which losses are scaled."""
-    risk = problem.evaluate(problem.valid).risk
-    if not (math.isfinite(risk) and risk > 0):
-        raise SettingError(
-            f"the validation risk before training is {risk:.4g} and cannot scale the score; "
-            "pass `zeta=AutoZeta(scale=...)`"
-        )
-    return risk
 
 
 def _label(fraction: float) -> str:

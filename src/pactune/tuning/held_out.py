@@ -35,10 +35,9 @@ from pactune.tuning.listeners import Listeners
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.settings import TunerSettings
 
-__all__ = ["PLAIN", "Candidate", "HeldOutRule", "fit_by_held_out_rows"]
+__all__ = ["PLAIN", "Candidate", "HeldOutRule", "fit_by_held_out_rows", "initial_risk"]
 
 PLAIN = "plain"
-Score = Callable[[Tensor], Tensor]
 
 
 class Candidate(NamedTuple):
@@ -67,16 +66,18 @@ class HeldOutRule(NamedTuple):
     Attributes:
         candidates: the runs.
         labels: the labels of the candidates, the first ones win ties; plain training is `PLAIN`.
-        score: turns the losses of rows into scores. Smaller is better, and a loss that is not finite has the worst.
-        worst: the score of a row that a run did not reach.
+        scale: the loss of a row has the score 1 − exp(−loss/scale). Smaller is better.
         window: the number of outer steps over which scores are averaged.
     """
 
     candidates: Sequence[Candidate]
     labels: Sequence[str]
-    score: Score
-    worst: float
+    scale: float
     window: int = 1
+
+    def score(self, losses: Tensor) -> Tensor:
+        """Return the score of every row, between 0 and 1 for losses that are not negative; a NaN has the worst."""
+        return (1 - torch.exp(-losses / self.scale)).nan_to_num(nan=1.0)
 
 
 def fit_by_held_out_rows(
@@ -256,7 +257,7 @@ class _Scorer(Callback):
         """Hand the scores in; an outer step that the run did not reach has the worst score."""
         for label, found in ((self._label, self._tuned), (PLAIN, self._plain)):
             if found:
-                missing = [torch.full_like(found[0], self._rule.worst)] * (steps - len(found))
+                missing = [torch.ones_like(found[0])] * (steps - len(found))
                 scores.add(label, found + missing)
 
     def _score(self) -> Tensor:
@@ -299,3 +300,14 @@ class _StartOfRuns:
         run.problem.load(self.params, self.buffers)
         run.problem.load_hyper(self.hyper)
         run.settings.outer.load_state_dict(copy.deepcopy(self.outer))
+
+
+def initial_risk(problem: Problem) -> float:
+    """Return the validation risk before training, by which losses are scaled."""
+    risk = problem.evaluate(problem.valid).risk
+    if not (math.isfinite(risk) and risk > 0):
+        raise SettingError(
+            f"the validation risk before training is {risk:.4g} and cannot scale the score of held-out rows; "
+            'with `zeta="auto"` pass `zeta=AutoZeta(scale=...)`'
+        )
+    return risk

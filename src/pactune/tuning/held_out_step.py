@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from pactune.errors import SettingError
 from pactune.problem import Problem
@@ -17,7 +16,7 @@ from pactune.problem.folds import FoldRows
 from pactune.results.callbacks import Callback
 from pactune.results.result import Result
 from pactune.tuning.fit_settings import FitSettings
-from pactune.tuning.held_out import PLAIN, Candidate, HeldOutRule, fit_by_held_out_rows
+from pactune.tuning.held_out import PLAIN, Candidate, HeldOutRule, fit_by_held_out_rows, initial_risk
 from pactune.tuning.listeners import Listeners
 from pactune.tuning.outer_run import OuterRun
 
@@ -25,11 +24,10 @@ __all__ = ["fit_held_out_step"]
 
 TUNED = "tuned"
 WINDOW = 3  # outer steps; a single step's score is noisy on few rows
-WORST = 1e6  # the loss of a run that diverged
 
 
 def fit_held_out_step(run: OuterRun, settings: FitSettings, listeners: Listeners, progress: Callback) -> Result:
-    """Run with folds, and keep the outer step whose held-out loss is least, of the tuned or of the plain run.
+    """Run with folds, and keep the outer step whose held-out score is least, of the tuned or of the plain run.
 
     Raises:
         SettingError: the problem has no folds, or too few rows to hold one of them out.
@@ -45,7 +43,7 @@ def _rule(run: OuterRun) -> HeldOutRule:
     for k, (held, rows) in enumerate(zip(problem.fold_rows, _nested(problem), strict=True)):
         unseen = [problem.valid.subset(held.valid)]
         candidates.append(Candidate(f"held-out-{k}", TUNED, zeta, partial(_on_rows, rows), unseen, plain=True))
-    return HeldOutRule(candidates, [PLAIN, TUNED], _bounded, WORST, WINDOW)
+    return HeldOutRule(candidates, [PLAIN, TUNED], initial_risk(problem), WINDOW)
 
 
 def _nested(problem: Problem) -> list[FoldRows]:
@@ -64,7 +62,3 @@ def _nested(problem: Problem) -> list[FoldRows]:
 
 def _on_rows(rows: FoldRows, problem: Problem) -> Problem:
     return problem.subset(rows.train, rows.valid)
-
-
-def _bounded(losses: Tensor) -> Tensor:
-    return losses.nan_to_num(nan=WORST, posinf=WORST).clamp(max=WORST)

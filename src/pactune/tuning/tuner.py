@@ -156,7 +156,7 @@ class Tuner:
             outer_steps: how often λ is to move.
             test: a test set to report on; nothing is ever chosen by it.
             keep: which outer step's parameters are kept: "last"; "best-objective", that of the least J; or, with folds,
-                "held-out": one more run per fold holds the fold out, and the step with the least loss on held-out
+                "held-out": one more run per fold holds the fold out, and the step with the best score on held-out
                 rows is kept, of the tuned run or of plain training. With `zeta="auto"` the rule chooses the step
                 too and this is ignored.
             tolerance: stop with status "converged" when the norm of the hypergradient falls below this; 0 never does.
