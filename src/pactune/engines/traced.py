@@ -90,7 +90,7 @@ class Traced(Engine):
         if round_chain.position + chain.plan.inner_steps <= self.after:
             return None
         if reason := whole_round_obstacle(round_chain):
-            log.info("steps are run one by one: %s", reason)
+            log.debug("the round is not recorded as a whole: %s", reason)
             return None
         start, data = read_round(round_chain)
         known: list[TensorList] = []
