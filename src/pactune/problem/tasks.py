@@ -59,6 +59,7 @@ class Tasks:
         first = self._list[:count] if self._draw is None else self._drawn_tasks(0, count, Streams(0))
         self.places = [TaskData(ExchangedSource(task.train), ExchangedSource(task.valid)) for task in first]
         self._layout, self._described = _layout(first[0]), _described(first[0])
+        self._check_form([*first, *self._list])
 
     @classmethod
     def fixed(cls, tasks: Sequence[TaskData]) -> Tasks:
@@ -74,14 +75,19 @@ class Tasks:
         key = round_index, streams.key("tasks")
         if not self.drawn or self._loaded == key:
             return
-        for place, task in zip(self.places, self._drawn_tasks(round_index, len(self.places), streams), strict=True):
-            if _layout(task) != self._layout:
-                found = _described(task)
-                raise DataError(f"all tasks must have rows of one form, {self._described}, got {found}")
+        tasks = self._drawn_tasks(round_index, len(self.places), streams)
+        self._check_form(tasks)
+        for place, task in zip(self.places, tasks, strict=True):
             for source, present in zip(place, task, strict=True):
                 assert isinstance(source, ExchangedSource)
                 source.exchange(present)
         self._loaded = key
+
+    def _check_form(self, tasks: Sequence[TaskData]) -> None:
+        """Raise if a task has rows of another form than the first one."""
+        other = next((task for task in tasks if _layout(task) != self._layout), None)
+        if other is not None:
+            raise DataError(f"all tasks must have rows of one form, {self._described}, got {_described(other)}")
 
     def in_type(self, dtype: torch.dtype) -> Tasks:
         """Return the present tasks in another floating-point type."""
