@@ -377,3 +377,33 @@ def test_a_loss_of_the_short_form_needs_training_rows() -> None:
 def test_a_problem_with_tasks_can_be_copied() -> None:
     problem = build().problem
     assert copy.deepcopy(problem).has_tasks
+
+
+def test_first_order_maml_is_a_direct_derivative() -> None:
+    """At θ_T + λ − λ', with λ' a constant equal to λ, the direct λ-derivative of R_V is ∇R_V(θ_T)."""
+    tasks, model = drawn_tasks(), network()
+    start = pt.Initialization(model)
+
+    def valid_loss(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
+        params = dict(model.named_parameters())
+        own = hyper.initial(params)
+        moved = {name: p + own[name] - own[name].detach() for name, p in params.items()}
+        return mse_loss(torch.func.functional_call(model, moved, (batch[0],)), batch[1])
+
+    losses = {"train_loss": lambda model, batch, hyper: mse_loss(model(batch[0]), batch[1]), "valid_loss": valid_loss}
+    problem = pt.Problem(model, start, tasks=tasks, **losses)
+    outer = torch.optim.SGD(start.parameters(), lr=0.1)
+    settings: dict[str, Any] = {"objective": pt.ValidationRisk(), "hypergradient": pt.Truncated(0), "restart": True}
+    _, gradient = gradient_of(pt.Tuner(problem, inner=pt.SGD(lr=0.1), inner_steps=T, outer=outer, **settings))
+    total = {name: torch.zeros_like(p) for name, p in network().named_parameters()}
+    for (x, y), (xv, yv) in tasks:
+        own = network()
+        for _ in range(T):
+            slopes = torch.autograd.grad(mse_loss(own(x), y), list(own.parameters()))
+            with torch.no_grad():
+                for p, slope in zip(own.parameters(), slopes, strict=True):
+                    p -= 0.1 * slope
+        for name, slope in zip(total, torch.autograd.grad(mse_loss(own(xv), yv), list(own.parameters())), strict=True):
+            total[name] += slope / len(tasks)
+    for name, value in total.items():
+        assert torch.allclose(gradient[f"values.{name.replace('.', '/')}"], value, rtol=1e-9, atol=1e-12)
