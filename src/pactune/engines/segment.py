@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -154,6 +154,7 @@ class Segment:
         step_from_pair: StepFromPair | None = None,
     ) -> None:
         self.trajectory, self.measured, self.sums_derivatives = trajectory, measured, sums_derivatives
+        self._rows = trajectory.problem.train.rows, trajectory.problem.valid.rows  # those of a task may change
         self._gradient_pair = gradient_pair or trajectory.gradient_pair
         self._step_from_pair = step_from_pair or self.step_from_pair
 
@@ -192,22 +193,23 @@ class Segment:
         state = self.trajectory.advance(carry.state, hyper, data, observation)
         return Carry(state._replace(step=carry.state.step), total, sums)  # the engine counts the steps
 
-    def is_same_function(self, other: Segment) -> bool:
+    def is_same_function(self, other: object) -> bool:
         """Return True if two segments compute the same function."""
+        if not isinstance(other, Segment):
+            return False
         a, b = self.trajectory, other.trajectory
         same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
         flags = self.measured == other.measured and self.sums_derivatives == other.sums_derivatives
+        flags = flags and self._rows == other._rows
         return same and a.dynamics == b.dynamics and flags
 
 
-def flat_function(segment: Segment, layouts: tuple[TreeLayout, ...]) -> Callable[..., TensorList]:
+def flat_function(segment: Callable[..., Any], layouts: tuple[TreeLayout, ...]) -> Callable[..., TensorList]:
     """Return a segment as a function of one flat list of tensors: those of the carry, of λ and of the data."""
     ends = [sum(len(layout.tensors) for layout in layouts[: i + 1]) for i in range(3)]
 
     def function(*tensors: Tensor) -> TensorList:
-        carry: Carry = layouts[0].restore(tensors[: ends[0]])
-        hyper: Params = layouts[1].restore(tensors[ends[0] : ends[1]])
-        segment_data: SegmentData = layouts[2].restore(tensors[ends[1] :])
-        return flatten(segment(carry, hyper, segment_data))[0]
+        parts = tensors[: ends[0]], tensors[ends[0] : ends[1]], tensors[ends[1] :]
+        return flatten(segment(*(layout.restore(part) for layout, part in zip(layouts, parts, strict=True))))[0]
 
     return function

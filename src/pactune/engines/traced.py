@@ -12,11 +12,14 @@ from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
 from pactune.engines.tracing import Program, trace
+from pactune.engines.whole_round import WholeRound, probe, read_round, whole_round_obstacle
 from pactune.interrupts import check_interrupt
-from pactune.rounds.chain import Carry
+from pactune.rounds.chain import Carry, ChainEnd
 from pactune.rounds.engine import Engine, RoundChain, log
 
 __all__ = ["Compiled", "Traced"]
+
+Recorded = Segment | WholeRound
 
 MOST_RECORDINGS = 16  # the most recordings that one list keeps; the oldest one goes first
 
@@ -32,7 +35,7 @@ class Recording:
         longer: longer recordings. A round uses them only if this recording agreed with an eager step of the round.
     """
 
-    segment: Segment
+    segment: Recorded
     layouts: tuple[TreeLayout, ...]
     program: Program | None
     longer: list[Recording] = field(default_factory=list)
@@ -77,6 +80,38 @@ class Traced(Engine):
             for t in range(count, max(done)):  # another chain may have run more steps
                 round_chain.step(t)
         return max(done)
+
+    def run_whole(self, round_chain: RoundChain) -> ChainEnd | None:
+        """Run a round from a recording of the whole round.
+
+        The recording also returns the risks at θ_0. They are compared with those of the present functions, bit for bit.
+        """
+        chain, problem = round_chain.chain, round_chain.chain.plan.trajectory.problem
+        if round_chain.position + chain.plan.inner_steps <= self.after:
+            return None
+        if reason := whole_round_obstacle(round_chain):
+            log.debug("the round is not recorded as a whole: %s", reason)
+            return None
+        start, data = read_round(round_chain)
+        known: list[TensorList] = []
+        ask = lambda: known.append(probe(chain.plan.trajectory, start, chain.hyper, data))  # noqa: E731
+        if self._changes.run(ask, problem.members[:1]):
+            self.mark_unrecordable(problem)
+            return None
+        flat = [flatten(part) for part in (start, chain.hyper, data)]
+        example, layouts = [tensor for tensors, _ in flat for tensor in tensors], tuple(layout for _, layout in flat)
+        recording = self._recording(self._recordings, WholeRound.of(chain), layouts, example)
+        if recording.program is None:
+            return None
+        with torch.no_grad():
+            found = list(recording.program(*example))
+        assert isinstance(recording.segment, WholeRound)
+        assert recording.segment.result is not None
+        end, probed = recording.segment.result.restore(found)
+        if not all(_equal(a, b) for a, b in zip(probed, known[0], strict=True)):
+            self.mark_unrecordable(problem)
+            return None
+        return end._replace(state=end.state._replace(step=chain.carry.state.step + chain.plan.inner_steps))
 
     def _run(self, round_chain: RoundChain, steps: int) -> int:
         """Run up to `steps` steps of one chain; return how many were run."""
@@ -143,7 +178,7 @@ class Traced(Engine):
         return done
 
     def _recording(
-        self, known: list[Recording], segment: Segment, layouts: tuple[TreeLayout, ...], example: TensorList
+        self, known: list[Recording], segment: Recorded, layouts: tuple[TreeLayout, ...], example: TensorList
     ) -> Recording:
         """Return the recording of a segment from `known`; make it and add it if it is not there."""
         for found in known:
@@ -154,13 +189,13 @@ class Traced(Engine):
         known.append(made)
         return made
 
-    def _record(self, segment: Segment, layouts: tuple[TreeLayout, ...], example: TensorList) -> Program | None:
+    def _record(self, segment: Recorded, layouts: tuple[TreeLayout, ...], example: TensorList) -> Program | None:
         """Record a segment; return None if that fails or if the recording gives another result."""
         function, several = flat_function(segment, layouts), len(segment.measured) > 1
-        # The recording of a single step is compared bit for bit, so its products must stay as they are.
-        transpose = several and bool(segment.trajectory.problem.runs)
+        # The recordings of a single step and of a round are compared bit for bit, so their products stay as they are.
+        transpose = several and bool(segment.trajectory.problem.runs) and isinstance(segment, Segment)
         try:
-            graph = trace(function, example, transpose=transpose)
+            graph = trace(function, example, transpose=transpose, merge=isinstance(segment, WholeRound))
             program = self._build(graph, example, len(segment.measured))
             with torch.no_grad():
                 found = program(*example)

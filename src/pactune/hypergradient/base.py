@@ -170,7 +170,8 @@ def pull_back_steps(
     into_start = to_start and context.drawn is not None and trajectory.problem.has_initial
     for i, record in zip(reversed(span), steps.backwards(span, to_state=into_start), strict=True):
         by_hyper, before = trajectory.pull_back(record, adjoint, to_state=i > span.start or into_start)
-        add_(total, by_hyper)
+        if by_hyper:
+            add_(total, by_hyper)
         if before is not None:
             adjoint = Adjoint(add(before.params, sources[i]), before.slots) if sources else before
     if into_start and context.drawn is not None:

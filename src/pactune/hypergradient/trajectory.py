@@ -5,7 +5,7 @@ Estimators use only these functions. Chains and engines decide when they are cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +28,7 @@ from pactune.hypergradient.records import (
 from pactune.objectives.base import MeasuredSummand, Objective, PathContext
 from pactune.objectives.stacked import measure_runs, summand_of_runs
 from pactune.parallel import SINGLE_RANK, Ranks, copy_to_shards, shard_batch, sum_over_shards, sum_trees
-from pactune.problem.data import Batch
+from pactune.problem.data import Batch, Source
 from pactune.problem.inner_problem import InnerProblem
 from pactune.streams import seed_forward
 from pactune.trees import Params, add, clone, detach, leaves, zeros_like
@@ -173,7 +173,7 @@ class Trajectory:
             to_state: True if the derivative with respect to the state before the step is requested too.
 
         Returns:
-            The λ-derivative, and the adjoint of the state before the step.
+            The λ-derivative, empty if the step does not depend on λ, and the adjoint of the state before the step.
         """
         graph = to_state or self.problem.enters_losses
         state, linearized = record.state, record.linearized
@@ -188,14 +188,8 @@ class Trajectory:
         wanted = ([linearized.params] if to_state else []) + ([linearized.hyper] if self.problem.enters_losses else [])
         products = edge_vjp(linearized.edges, found.gradient, *wanted)
         before = Adjoint(add(found.params, products[0]), found.slots) if to_state else None
-        return self._sum_parts(by_hyper, products[-1] if self.problem.enters_losses else {}, record.hyper), before
-
-    @staticmethod
-    def _sum_parts(by_step: Params, by_loss: Params, hyper: Params) -> Params:
-        """Return the sum of the λ-derivatives through the dynamics and through the loss; an empty one is zero."""
-        if by_step and by_loss:
-            return add(by_step, by_loss)
-        return by_step or by_loss or zeros_like(hyper)
+        by_loss = products[-1] if self.problem.enters_losses else {}
+        return add(by_hyper, by_loss) if by_hyper and by_loss else by_hyper or by_loss, before
 
     def pull_back_initial(self, drawn: Params, hyper: Params, by_params: Params) -> Params:
         """Pull an adjoint of θ_0 back to λ; here θ_0 is a function of λ."""
@@ -206,20 +200,41 @@ class Trajectory:
 
     # The risk at θ_T
 
+    @property
+    def final_source(self) -> Source:
+        """The sample on which the risk at θ_T is computed."""
+        return self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
+
+    def final_batches(self) -> Iterator[Batch]:
+        """Iterate over the sample on which the risk at θ_T is computed."""
+        return self.final_source.epoch()
+
     def final_risk(
-        self, state: InnerState, hyper: Params, *, key: int | None = None, derivatives: bool = True
+        self,
+        state: InnerState,
+        hyper: Params,
+        *,
+        key: int | None = None,
+        derivatives: bool = True,
+        batches: Iterable[Batch] | None = None,
     ) -> ValueAndGradient:
         """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives.
 
         The loss is always the validation loss, on training rows too. λ shapes the training loss and could lower it
         without any effect on θ.
+
+        Args:
+            state: the state at θ_T.
+            hyper: λ.
+            key: the seed of forwards that draw random numbers.
+            derivatives: False computes the value only.
+            batches: the sample; None reads it.
         """
-        source = self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
         wanted = leaves if derivatives else detach
         params, lambdas = wanted(state.params), wanted(hyper)
         value, rows = torch.zeros(self.problem.runs, dtype=self.problem.dtype, device=self.problem.device), 0
         by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
-        for batch in source.epoch():
+        for batch in self.final_batches() if batches is None else batches:
             self._seed(key)
             own, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
             with torch.enable_grad():

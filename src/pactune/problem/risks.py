@@ -81,6 +81,11 @@ class ModelRisks(InnerProblem):
     # Structure
 
     @property
+    def functions(self) -> tuple[int, ...]:
+        """Numbers that are equal for problems with the same modules and losses, which differ in their data only."""
+        return id(self.model), id(self.hyper), id(self._losses)
+
+    @property
     def has_buffers(self) -> bool:
         """True if the model has buffers."""
         return bool(self._tensors.buffers.tensors())

@@ -114,11 +114,10 @@ def _floating(tensors: Iterable[Tensor]) -> list[Tensor]:
 @torch.no_grad()
 def _digest(tensor: Tensor) -> bytes | None:
     """Return a digest of the values in float32; None for all zeros or all ones, which many untrained tensors hold."""
-    values = tensor.detach().float()
-    if bool((values == 0).all()) or bool((values == 1).all()):
+    values = tensor.detach().float().cpu().contiguous().view(-1).numpy()
+    if values[0] in (0, 1) and bool((values == values[0]).all()):
         return None
-    content = values.cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    return hashlib.blake2b(content.data, digest_size=16).digest()
+    return hashlib.blake2b(values.data, digest_size=16).digest()
 
 
 def _merge(first: Iterable[_SeenSample], second: Iterable[_SeenSample]) -> tuple[_SeenSample, ...]:

@@ -11,6 +11,7 @@ from pactune.checks import check_count, shown
 from pactune.errors import DataError, SettingError
 from pactune.problem.data import Source, in_type
 from pactune.problem.data.changing import ExchangedSource
+from pactune.problem.data.source import map_tensors
 from pactune.problem.loss_checks import layout
 from pactune.streams import Streams
 
@@ -57,7 +58,8 @@ class Tasks:
         self._loaded: tuple[int, int] | None = None
         first = self._list[:count] if self._draw is None else self._drawn_tasks(0, count, Streams(0))
         self.places = [TaskData(ExchangedSource(task.train), ExchangedSource(task.valid)) for task in first]
-        self._layout = _layout(first[0])
+        self._layout, self._described = _layout(first[0]), _described(first[0])
+        self._check_form([*first, *self._list])
 
     @classmethod
     def fixed(cls, tasks: Sequence[TaskData]) -> Tasks:
@@ -73,13 +75,19 @@ class Tasks:
         key = round_index, streams.key("tasks")
         if not self.drawn or self._loaded == key:
             return
-        for place, task in zip(self.places, self._drawn_tasks(round_index, len(self.places), streams), strict=True):
-            if (found := _layout(task)) != self._layout:
-                raise DataError(f"all tasks must have rows of one form, {self._layout}, got {found}")
+        tasks = self._drawn_tasks(round_index, len(self.places), streams)
+        self._check_form(tasks)
+        for place, task in zip(self.places, tasks, strict=True):
             for source, present in zip(place, task, strict=True):
                 assert isinstance(source, ExchangedSource)
                 source.exchange(present)
         self._loaded = key
+
+    def _check_form(self, tasks: Sequence[TaskData]) -> None:
+        """Raise if a task has rows of another form than the first one."""
+        other = next((task for task in tasks if _layout(task) != self._layout), None)
+        if other is not None:
+            raise DataError(f"all tasks must have rows of one form, {self._described}, got {_described(other)}")
 
     def in_type(self, dtype: torch.dtype) -> Tasks:
         """Return the present tasks in another floating-point type."""
@@ -119,6 +127,11 @@ def _listed(tasks: Any) -> list[Any]:
     return list(tasks)
 
 
-def _layout(task: TaskData) -> str:
-    """Return in words how the rows of a task look: types and shapes, without the number of rows."""
+def _layout(task: TaskData) -> list[Any]:
+    """Return how the rows of a task look: nesting, types and shapes, without the number of rows."""
+    return [map_tensors(source.first().data, lambda t: (t.dtype, t.shape[1:])) for source in task]
+
+
+def _described(task: TaskData) -> str:
+    """Return the same in words."""
     return " / ".join(layout(source.first().data) for source in task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pactune.hypergradient.base import ChainContext, ChainEstimator
 from pactune.hypergradient.records import InnerState, LinearizedGradient, Observation, StepData, StepRecord
+from pactune.problem.data import Batch
 from pactune.rounds.plan import RoundPlan
 from pactune.trees import Params
 
@@ -67,12 +68,10 @@ class Chain:
     """
 
     def __init__(self, plan: RoundPlan, state: InnerState, hyper: Params, drawn: Params | None, phase: int = 0) -> None:
-        self.plan, self._phase = plan, phase
+        self.plan, self.phase = plan, phase
         self._context = ChainContext(hyper, drawn, plan.inner_steps)
-        self._state, self._owned = (
-            state,
-            False,
-        )  # the first state belongs to the last round, so no step may overwrite it
+        self._state = state
+        self._owned = False  # the first state belongs to the last round, so no step may overwrite it
         problem = plan.trajectory.problem
         self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
         self._first_needed = plan.risk_estimator.skippable_steps(plan.inner_steps)
@@ -139,7 +138,7 @@ class Chain:
 
     def measures(self, t: int) -> bool:
         """Return True if Δ_t is measured at step t of the round."""
-        return t % self.plan.path_stride == self._phase
+        return t % self.plan.path_stride == self.phase
 
     # For engines that run the first steps
 
@@ -154,6 +153,11 @@ class Chain:
         """λ."""
         return self._context.hyper
 
+    @property
+    def drawn(self) -> Params | None:
+        """The draw from P_0 if the chain starts from θ_0."""
+        return self._context.drawn
+
     def continue_from(self, carry: Carry, steps: int) -> None:
         """Continue from `carry`, after an engine has run `steps` steps."""
         self._state, self._total = carry.state, carry.total
@@ -164,10 +168,15 @@ class Chain:
         if self._path_side is not None:
             self._path_side.skip_steps(carry.sums)
 
-    def finish(self, key: int | None) -> ChainEnd:
-        """Return the risk at θ_T, Y, and their λ-derivatives."""
-        trajectory, stride = self.plan.trajectory, self.plan.path_stride
-        final = trajectory.final_risk(self._state, self.hyper, key=key, derivatives=self._risk_side is not None)
+    def finish(self, key: int | None, batches: Iterable[Batch] | None = None) -> ChainEnd:
+        """Return the risk at θ_T, Y, and their λ-derivatives.
+
+        Args:
+            key: the seed of forwards that draw random numbers.
+            batches: the rows for the risk; None reads them.
+        """
+        trajectory, stride, derivatives = self.plan.trajectory, self.plan.path_stride, self._risk_side is not None
+        final = trajectory.final_risk(self._state, self.hyper, key=key, derivatives=derivatives, batches=batches)
         gradient = self._risk_side.risk_gradient(final, self._state) if self._risk_side is not None else {}
         path = self._path_side.path_gradient() if self._path_side is not None else {}
         notes = self._risk_side.notes if self._risk_side is not None else {}

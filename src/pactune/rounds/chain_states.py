@@ -12,7 +12,9 @@ from pactune.rounds.plan import OnStep, RoundOutcome, RoundPlan, RoundRequest
 from pactune.streams import Streams
 from pactune.trees import Params
 
-__all__ = ["ChainStates"]
+__all__ = ["ChainStates", "Starts"]
+
+Starts = tuple[list[InnerState], list[Params] | None]
 
 
 @dataclass
@@ -41,9 +43,18 @@ class ChainStates:
     ranks: Ranks = SINGLE_RANK
     lead: InnerState | None = None
 
-    def request(self, plan: RoundPlan, hyper: Params, on_step: OnStep | None = None) -> RoundRequest:
-        """Return the request for the next round."""
-        states, drawn = self.starts(hyper)
+    def request(
+        self, plan: RoundPlan, hyper: Params, on_step: OnStep | None = None, starts: Starts | None = None
+    ) -> RoundRequest:
+        """Return the request for the next round.
+
+        Args:
+            plan: the settings of the round.
+            hyper: λ.
+            on_step: moves λ inside the round.
+            starts: the result of `starts`, if it is known already.
+        """
+        states, drawn = starts or self.starts(hyper)
         first = self.rounds * plan.inner_steps
         phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # without the run's seed: runs share it
         mine = self.ranks.own_chains(self.chains)
@@ -78,9 +89,14 @@ class ChainStates:
         self.states = None if chains is None else [chains[number] for number in self.ranks.own_chains(self.chains)]
         self.lead = None if chains is None else chains[0]
 
-    def starts(self, hyper: Params) -> tuple[list[InnerState], list[Params] | None]:
+    @property
+    def starts_anew(self) -> bool:
+        """True if the next round starts from θ_0."""
+        return self.states is None or self.restart
+
+    def starts(self, hyper: Params) -> Starts:
         """Return the states at the start of the next round, and the draws from P_0 if the chains start from θ_0."""
-        if self.states is not None and not self.restart:
+        if self.states is not None and not self.starts_anew:
             return self.states, None
         drawn = [self._draw(chain) for chain in self.ranks.own_chains(self.chains)]
         problem = self.inputs.problem

@@ -1,4 +1,4 @@
-"""The interface of an engine, which runs the first steps of a round: those that no estimator needs one by one."""
+"""The interface of an engine. It runs the first steps of a round, which no estimator needs, or the whole round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakref import WeakSet
 from pactune.hypergradient.records import StepData
 from pactune.problem import Problem
 from pactune.problem.inner_problem import InnerProblem
-from pactune.rounds.chain import Chain
+from pactune.rounds.chain import Chain, ChainEnd
 
 __all__ = ["ORDERED", "Engine", "RoundChain", "log"]
 
@@ -53,6 +53,10 @@ class Engine(ABC):
     @abstractmethod
     def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
         """Run up to `steps` first steps of every chain; return how many were run. The chains run the rest."""
+
+    def run_whole(self, round_chain: RoundChain) -> ChainEnd | None:
+        """Run all steps of a round that estimators follow step by step; return None if the chain has to run them."""
+        return None
 
     def mark_unrecordable(self, problem: InnerProblem) -> None:
         """Run the steps of a problem one by one from now on."""

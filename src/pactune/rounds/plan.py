@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from pactune.hypergradient.records import InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.objectives import ValidationRisk
 from pactune.problem import Problem
-from pactune.trees import Params, add, axpy, scale
+from pactune.trees import Params, axpy, stack
 
 __all__ = [
     "OnStep",
@@ -128,7 +127,7 @@ def mean_outcome(outcomes: Sequence[RoundOutcome]) -> RoundOutcome:
         return outcomes[0]
 
     def mean(trees: Sequence[Mapping[str, Tensor]]) -> Params:
-        return scale(1 / len(trees), functools.reduce(add, [dict(tree) for tree in trees]))
+        return {name: value.mean(0) for name, value in stack([dict(tree) for tree in trees]).items()}
 
     return RoundOutcome(
         [],

@@ -39,7 +39,7 @@ def run_chains(requests: Sequence[RoundRequest], engine: Engine | None) -> list[
     forked = forked_rng(problem.device) if stochastic else nullcontext()
     with GLOBAL_STATE, forked, explaining(plan.risk_estimator, plan.path_estimator):
         done = _run_first_steps(rounds, engine)
-        return [one.run(done) for one in rounds]
+        return [(None if done or engine is None else one.run_whole(engine)) or one.run(done) for one in rounds]
 
 
 def _run_first_steps(rounds: list[_Round], engine: Engine | None) -> int:
@@ -69,6 +69,18 @@ class _Round:
 
     def _step_data_at(self, chain: int, t: int) -> StepData:
         return self.request.step_data_at(t)[chain]
+
+    def run_whole(self, engine: Engine) -> list[ChainEnd] | None:
+        """Let the engine run the whole round; return None if it does not run every chain."""
+        if self.request.on_step is not None or self.request.plan.skippable_steps:
+            return None
+        ends: list[ChainEnd] = []
+        for round_chain in self.round_chains():
+            end = engine.run_whole(round_chain)
+            if end is None:
+                return None
+            ends.append(end)
+        return ends
 
     def run(self, start: int) -> list[ChainEnd]:
         """Run the steps from `start` to T."""

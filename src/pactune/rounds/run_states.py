@@ -64,9 +64,11 @@ class RunStates:
     def requests(self, plan: RoundPlan, hyper: Params, on_step: OnStep | None = None) -> list[RoundRequest]:
         """Return the requests for the next round: one per subproblem, then that of the refit."""
         self.problem.load_tasks(self.rounds, self.parts[0].inputs.streams)
-        found = [one.request(plan.on(one.inputs.problem), hyper, on_step) for one in self.parts]
+        first = self.parts[0]
+        starts = first.starts(hyper) if first.starts_anew else None  # θ_0 is a function of the seed: equal in all parts
+        found = [one.request(plan.on(one.inputs.problem), hyper, on_step, starts) for one in self.parts]
         if self.whole is not None:
-            found.append(self.whole.request(plan.on(self.problem).training_only(), hyper))
+            found.append(self.whole.request(plan.on(self.problem).training_only(), hyper, starts=starts))
         return found
 
     def after(self, outcomes: Sequence[RoundOutcome]) -> RunStates:

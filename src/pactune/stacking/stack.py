@@ -35,6 +35,9 @@ class Stack:
 
     def __init__(self, requests: Sequence[RoundRequest]) -> None:
         self._problems = [problem_of(request) for request in requests for _ in request.states]
+        self._sharing: dict[tuple[int, ...], list[Problem]] = {}
+        for problem in dict.fromkeys(self._problems):
+            self._sharing.setdefault(problem.functions, []).append(problem)
         self._fixed = problem_snapshot(self._problems[0])
         trajectory, self._join_train, self._join_valid = requests[0].plan.trajectory, BatchJoiner(), BatchJoiner()
         defaults = [request.plan.trajectory.default_hyper for request in requests for _ in request.states]
@@ -65,13 +68,15 @@ class Stack:
     def changed(self, joined: RoundRequest, requests: Sequence[RoundRequest]) -> list[Problem]:
         """Return the problems that have come to differ from the first one since they were stacked.
 
-        A loss may read anything, so problems of different runs are also compared by their risks.
+        A loss may read anything, so problems of different runs are also compared by their risks. Folds and tasks of one
+        problem have the same modules and losses; they cannot come to differ.
         """
-        problems = list(dict.fromkeys(self._problems))
-        differing = [problem for problem in problems if not snapshots_equal(problem_snapshot(problem), self._fixed)]
-        if len(problems) > 1:
-            agree = self._agreements(joined, requests)
-            differing += [problem for problem, same in zip(self._problems, agree, strict=True) if not same]
+        groups = self._sharing.values()
+        if len(groups) == 1:
+            return []
+        differing = [p for own in groups if not snapshots_equal(problem_snapshot(own[0]), self._fixed) for p in own]
+        agree = self._agreements(joined, requests)
+        differing += [problem for problem, same in zip(self._problems, agree, strict=True) if not same]
         return list(dict.fromkeys(differing))
 
     @staticmethod

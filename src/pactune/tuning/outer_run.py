@@ -87,7 +87,7 @@ class OuterRun:
         self.settings, self.problem, self.ranks, self.runner = settings, settings.problem, ranks, runner
         self.start_hyper = clone(self.problem.hyperparameters())
         self.start_seen = SEEN_DATA.samples_of(self.problem.hyper.parameters())
-        self._pending = False
+        self._pending, self._checked = False, False
         self._last: tuple[Params, Params] | None = None
 
     def share(self, runner: Runner) -> None:
@@ -97,6 +97,7 @@ class OuterRun:
     def start_from(self, hyper: Params) -> None:
         """Take λ as the start of the run, as if the tuner had been made with it."""
         self.start_hyper = clone(hyper)
+        self.__dict__.pop("_single_plan", None)
 
     # The parts of a round
 
@@ -144,6 +145,11 @@ class OuterRun:
             path_stride=settings.path_stride if objective.has_path else 1,
         )
 
+    @cached_property
+    def _single_plan(self) -> RoundPlan:
+        """The settings of the rounds of `hypergradient`: one object, so that recordings are found again."""
+        return self.plan(self.settings.zeta)
+
     def check(self, zeta: float, **said: Any) -> None:
         """Check, before the first round, that λ has a gradient and that all ranks do the same.
 
@@ -165,6 +171,10 @@ class OuterRun:
             )
         for problem in self._problems:
             check_shards(problem, self.ranks.shards, stochastic=self.inputs.stochastic)
+        self._check_ranks(**said)
+
+    def _check_ranks(self, **said: Any) -> None:
+        """Raise unless all ranks are at the same place."""
         if self.ranks.count > 1:
             here = {"λ": self.problem.hyperparameters(), "θ": self.problem.parameters()}
             self.ranks.check_same({**said, **here, "buffers": self.problem.buffers(), "rounds": self.chains.rounds})
@@ -173,11 +183,15 @@ class OuterRun:
 
     def hypergradient(self) -> RequestGenerator[ObjectiveValue]:
         """Run one round and leave the λ-gradient in `.grad`, for a loop that steps the optimizer itself."""
-        plan = self.plan(self.settings.zeta)
+        plan = self._single_plan
         SEEN_DATA.begin_fit(self.problem.tensors(), self.problem.seen_samples)
         yield from self.take_outer_step()
         with self.ranks.session(), self.problem.training_mode():
-            self.check(plan.zeta)
+            if self._checked:
+                self._check_ranks()
+            else:
+                self.check(plan.zeta)
+                self._checked = True
             found = yield from self.round(plan)
         objective = found.objective
         check_interrupt()

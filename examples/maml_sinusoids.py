@@ -1,0 +1,95 @@
+"""Meta-learning on sinusoids: a start from which five steps on ten points fit a new sinusoid.
+
+    python examples/maml_sinusoids.py [--outer-steps 300]
+
+Every outer step draws eight tasks. Three methods tune the start λ = θ_0:
+
+- MAML differentiates through the five steps: `Windowed(5)`.
+- First-order MAML takes the gradient of the validation risk at θ_T for that of λ. The validation loss is computed at
+  θ_T + λ − λ', where λ' is a constant equal to λ, so its direct derivative is this gradient: `Truncated(0)`.
+- iMAML pulls θ towards λ by a penalty and differentiates the minimum of the penalised risk: `Implicit`.
+"""
+
+import argparse
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import mse_loss
+
+import pactune as pt
+
+ROWS, STEPS = 10, 5
+
+
+def draw(generator: torch.Generator) -> Any:
+    """Return a task: ten training and ten validation points of a random sinusoid."""
+    amplitude = 0.1 + 4.9 * torch.rand((), generator=generator)
+    phase = math.pi * torch.rand((), generator=generator)
+    x = 10 * torch.rand(2 * ROWS, 1, generator=generator) - 5
+    y = amplitude * torch.sin(x - phase)
+    return (x[:ROWS], y[:ROWS]), (x[ROWS:], y[ROWS:])
+
+
+class Proximal(nn.Module):
+    """θ_0 = λ and the penalty ½ s Σ(θ − λ)²."""
+
+    def __init__(self, model: nn.Module, strength: float) -> None:
+        super().__init__()
+        self.start, self.strength = pt.Initialization(model), strength
+
+    def initial(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.start.initial(params)
+
+    def penalty(self, params: dict[str, Tensor]) -> Tensor:
+        start = self.start.initial(params)
+        return 0.5 * self.strength * sum(((p - start[name]) ** 2).sum() for name, p in params.items())
+
+
+def train_loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
+    return mse_loss(model(batch[0]), batch[1])
+
+
+def first_order_loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
+    params = dict(model.named_parameters())
+    start = hyper.initial(params)
+    moved = {name: p + start[name] - start[name].detach() for name, p in params.items()}
+    return mse_loss(functional_call(model, moved, (batch[0],)), batch[1])
+
+
+def tuner_for(method: str) -> pt.Tuner:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1))
+    hyper = Proximal(model, 2.0) if method == "iMAML" else pt.Initialization(model)
+    losses: dict[str, Any] = {"loss": mse_loss}
+    estimator: pt.Estimator = pt.Windowed(STEPS)
+    inner, steps = pt.SGD(lr=0.02), STEPS
+    if method == "first-order MAML":
+        losses = {"train_loss": train_loss, "valid_loss": first_order_loss}
+        estimator = pt.Truncated(0)
+    if method == "iMAML":
+        estimator, steps = pt.Implicit(pt.Neumann(20)), 20
+    problem = pt.Problem(model, hyper, tasks=draw, tasks_per_step=8, **losses)
+    outer = torch.optim.Adam(hyper.parameters(), lr=2e-3)
+    settings: dict[str, Any] = {"objective": pt.ValidationRisk(), "hypergradient": estimator, "restart": True}
+    return pt.Tuner(problem, inner=inner, inner_steps=steps, outer=outer, **settings)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--outer-steps", type=int, default=300)
+    options = parser.parse_args()
+    for method in ("MAML", "first-order MAML", "iMAML"):
+        tuner, risks = tuner_for(method), []
+        for _ in range(options.outer_steps):
+            risks.append(tuner.hypergradient().risk)
+            tuner.outer.step()
+        few = max(1, options.outer_steps // 10)
+        first, last = sum(risks[:few]) / few, sum(risks[-few:]) / few
+        print(f"{method}: risk on new tasks after training {first:.2f} at first, {last:.2f} at last")
+
+
+if __name__ == "__main__":
+    main()

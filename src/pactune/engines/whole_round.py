@@ -1,0 +1,145 @@
+"""A whole round of a chain as one function from tensors to tensors, for rounds that estimators follow step by step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pactune.engines.layout import TreeLayout, flatten
+from pactune.engines.segment import SegmentData, SegmentReader, recording_obstacle
+from pactune.hypergradient.records import InnerState
+from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem.data import Batch
+from pactune.problem.data.source import map_tensors
+from pactune.rounds.chain import Chain, ChainEnd
+from pactune.rounds.engine import RoundChain
+from pactune.rounds.plan import RoundPlan
+from pactune.trees import Params, clone
+
+__all__ = ["RoundData", "RoundStart", "WholeRound", "probe", "read_round", "whole_round_obstacle"]
+
+MOST_STEPS = 20  # T of the longest round that is recorded as a whole; recording takes time in proportion to T
+
+
+class RoundStart(NamedTuple):
+    """Where a round starts: the state of the chain, and the draw from P_0 if the state is θ_0."""
+
+    state: InnerState
+    drawn: Params | None
+
+
+class RoundData(NamedTuple):
+    """The data of a round: those of its steps, and the rows on which the risk at θ_T is computed."""
+
+    steps: SegmentData
+    final: list[Batch]
+
+
+class WholeRound:
+    """A round as a pure function of (start, λ, data). It returns the end of the chain, and the values of `probe`.
+
+    Args:
+        plan: the settings of the round.
+        measured: one flag per step, True if Δ_t is measured.
+        phase: the first step at which Δ_t is measured.
+
+    Attributes:
+        result: the layout of the result; None before the first call.
+    """
+
+    def __init__(self, plan: RoundPlan, measured: tuple[bool, ...], phase: int) -> None:
+        self._plan, self.measured, self._phase = plan, measured, phase
+        self._rows = _rows(plan.trajectory)
+        self.result: TreeLayout | None = None
+
+    @classmethod
+    def of(cls, chain: Chain) -> WholeRound:
+        """Return the round of a chain that stands at its start."""
+        return cls(chain.plan, tuple(chain.measures(t) for t in range(chain.plan.inner_steps)), chain.phase)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The pure functions of a step."""
+        return self._plan.trajectory
+
+    def __call__(self, start: RoundStart, hyper: Params, data: RoundData) -> tuple[ChainEnd, list[Tensor]]:
+        """Run the round."""
+        chain = Chain(self._plan, start.state, hyper, start.drawn, self._phase)
+        for step_data in data.steps.step_data(len(self.measured)):
+            chain.step(step_data, hyper)
+        end = chain.finish(None, data.final)
+        state = end.state._replace(step=start.state.step)  # the engine counts the steps
+        found = end._replace(state=state), probe(self.trajectory, start, hyper, data)
+        self.result = flatten(found)[1]
+        return found
+
+    def is_same_function(self, other: object) -> bool:
+        """Return True if two rounds compute the same function."""
+        if not isinstance(other, WholeRound):
+            return False
+        a, b, plan, others = self.trajectory, other.trajectory, self._plan, other._plan
+        same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
+        estimators = (plan.risk_estimator, plan.path_estimator) == (others.risk_estimator, others.path_estimator)
+        flags = (self.measured, self._phase, self._rows) == (other.measured, other._phase, other._rows)
+        return same and a.dynamics == b.dynamics and estimators and flags
+
+
+def _rows(trajectory: Trajectory) -> tuple[int, int]:
+    return trajectory.problem.train.rows, trajectory.problem.valid.rows
+
+
+def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundData) -> list[Tensor]:
+    """Return both risks at θ_0, and what the hooks of the hyperparameters return there.
+
+    An engine compares these values of a recording with those of the present functions. They differ if a loss, a model
+    or a hook has come to depend on something else since it was recorded. Of stacked runs, the first one is asked.
+    """
+    problem, stacked = trajectory.problem.members[0], bool(trajectory.problem.runs)
+    params, buffers, drawn, own = (_first(tree, stacked) for tree in (*start.state[:3:2], start.drawn or {}, hyper))
+    with torch.no_grad():
+        found = [
+            problem.train_risk(params, own, clone(buffers), _first_batch(data.steps.train[0])),
+            problem.valid_risk(params, own, clone(buffers), _first_batch(data.final[0])),
+        ]
+        if problem.has_penalty:
+            found += problem.penalty_gradient(params, own).values()
+        if problem.has_learning_rates:
+            found += problem.learning_rates(params, own).values()
+        if problem.has_initial and start.drawn is not None:
+            found += problem.initial(drawn, own).values()
+    return [value.detach() for value in found]
+
+
+def _first(tree: Params, stacked: bool) -> Params:
+    return {name: value[0] for name, value in tree.items()} if stacked else tree
+
+
+def _first_batch(batch: Batch) -> Batch:
+    """Return the mini-batch of the first run."""
+    if not batch.stacked:
+        return batch
+    data, numbers = map_tensors((batch.data, batch.numbers), lambda tensor: tensor[0])
+    return Batch(data, batch.rows, numbers)
+
+
+def read_round(round_chain: RoundChain) -> tuple[RoundStart, RoundData]:
+    """Return the start and the data of the round of a chain. The step count of the start is 0, as in a recording."""
+    chain = round_chain.chain
+    steps, start = chain.plan.inner_steps, chain.carry.state._replace(step=0)
+    data = SegmentReader(round_chain, 0, steps).read(0, steps)
+    return RoundStart(start, chain.drawn), RoundData(data, list(chain.plan.trajectory.final_batches()))
+
+
+def whole_round_obstacle(round_chain: RoundChain) -> str | None:
+    """Return why a round cannot be recorded as a whole; None if it can."""
+    plan = round_chain.chain.plan
+    if plan.inner_steps > MOST_STEPS:
+        return f"a round of more than {MOST_STEPS} steps takes long to record"
+    for estimator in (plan.risk_estimator, *([plan.path_estimator] if plan.trajectory.objective.has_path else [])):
+        if not estimator.stackable:
+            return f"{type(estimator).__name__} looks at numbers, and a recording has none"
+    if not plan.trajectory.final_source.steady:
+        return "the risk at θ_T is computed batch by batch"
+    return recording_obstacle(round_chain)
