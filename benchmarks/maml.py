@@ -64,7 +64,7 @@ def by_library(inner_steps: int, engine: str = "auto") -> tuple[OuterStep, list[
     settings |= {"objective": pt.ValidationRisk(), "hypergradient": pt.Windowed(inner_steps), "restart": True}
     tuner = pt.Tuner(problem, **settings)
 
-    def outer_step(step: int) -> float:
+    def outer_step(_: int) -> float:
         value = tuner.hypergradient()
         outer.step()
         return value.risk

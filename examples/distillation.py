@@ -24,14 +24,22 @@ class Images(nn.Module):
         self.values = nn.Parameter(torch.full((10, 64), 0.5) + 0.1 * torch.randn(10, 64))
 
 
+def train_loss(model: nn.Module, batch: tuple[()], hyper: Images) -> torch.Tensor:
+    return F.cross_entropy(model(hyper.values), torch.arange(10))
+
+
+def valid_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], hyper: Images) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
 torch.manual_seed(0)
 model, images = nn.Linear(64, 10), Images()
 problem = pt.Problem(
     model,
     images,
     valid=(x[:400], y[:400]),
-    train_loss=lambda model, batch, hyper: F.cross_entropy(model(hyper.values), torch.arange(10)),
-    valid_loss=lambda model, batch, hyper: F.cross_entropy(model(batch[0]), batch[1]),
+    train_loss=train_loss,
+    valid_loss=valid_loss,
     metrics=lambda model, batch: {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float().mean()},
 )
 tuner = pt.Tuner(

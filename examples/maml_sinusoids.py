@@ -1,13 +1,14 @@
 """Meta-learning on sinusoids: a start from which five steps on ten points fit a new sinusoid.
 
-    python examples/maml_sinusoids.py [--outer-steps 300]
+    python examples/maml_sinusoids.py [--outer-steps 120]
 
 Every outer step draws eight tasks. Three methods tune the start λ = θ_0:
 
 - MAML differentiates through the five steps: `Windowed(5)`.
 - First-order MAML takes the gradient of the validation risk at θ_T for that of λ. The validation loss is computed at
   θ_T + λ − λ', where λ' is a constant equal to λ, so its direct derivative is this gradient: `Truncated(0)`.
-- iMAML pulls θ towards λ by a penalty and differentiates the minimum of the penalised risk: `Implicit`.
+- iMAML pulls θ towards λ by a penalty and differentiates the minimum of the penalised risk: `Implicit`. It needs a
+  minimum, so its model is linear in twenty fixed bumps.
 """
 
 import argparse
@@ -33,6 +34,14 @@ def draw(generator: torch.Generator) -> Any:
     return (x[:ROWS], y[:ROWS]), (x[ROWS:], y[ROWS:])
 
 
+class Bumps(nn.Module):
+    """Twenty features of x: Gaussian bumps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features."""
+        return torch.exp(-((x - torch.linspace(-5, 5, 20)) ** 2))
+
+
 class Proximal(nn.Module):
     """θ_0 = λ and the penalty ½ s Σ(θ − λ)²."""
 
@@ -41,9 +50,11 @@ class Proximal(nn.Module):
         self.start, self.strength = pt.Initialization(model), strength
 
     def initial(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return θ_0."""
         return self.start.initial(params)
 
     def penalty(self, params: dict[str, Tensor]) -> Tensor:
+        """Return the penalty."""
         start = self.start.initial(params)
         return 0.5 * self.strength * sum(((p - start[name]) ** 2).sum() for name, p in params.items())
 
@@ -62,7 +73,9 @@ def first_order_loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
 def tuner_for(method: str) -> pt.Tuner:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1))
-    hyper = Proximal(model, 2.0) if method == "iMAML" else pt.Initialization(model)
+    if method == "iMAML":
+        model = nn.Sequential(Bumps(), nn.Linear(20, 1))
+    hyper = Proximal(model, 0.5) if method == "iMAML" else pt.Initialization(model)
     losses: dict[str, Any] = {"loss": mse_loss}
     estimator: pt.Estimator = pt.Windowed(STEPS)
     inner, steps = pt.SGD(lr=0.02), STEPS
@@ -70,16 +83,16 @@ def tuner_for(method: str) -> pt.Tuner:
         losses = {"train_loss": train_loss, "valid_loss": first_order_loss}
         estimator = pt.Truncated(0)
     if method == "iMAML":
-        estimator, steps = pt.Implicit(pt.Neumann(20)), 20
+        estimator, inner, steps = pt.Implicit(pt.ConjugateGradient(20)), pt.SGD(lr=0.2), 50
     problem = pt.Problem(model, hyper, tasks=draw, tasks_per_step=8, **losses)
-    outer = torch.optim.Adam(hyper.parameters(), lr=2e-3)
+    outer = torch.optim.Adam(hyper.parameters(), lr=2e-2 if method == "iMAML" else 3e-3)
     settings: dict[str, Any] = {"objective": pt.ValidationRisk(), "hypergradient": estimator, "restart": True}
     return pt.Tuner(problem, inner=inner, inner_steps=steps, outer=outer, **settings)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--outer-steps", type=int, default=300)
+    parser.add_argument("--outer-steps", type=int, default=120)
     options = parser.parse_args()
     for method in ("MAML", "first-order MAML", "iMAML"):
         tuner, risks = tuner_for(method), []

@@ -119,7 +119,11 @@ def test_the_check_covers_drawn_tasks(hyper: str) -> None:
 
 def test_implicit_differentiation_covers_tasks() -> None:
     """iMAML: at the minimum of risk + proximal term the implicit gradient is the exact one."""
-    settings = {"inner_steps": 300, "objective": pt.ValidationRisk(), "estimator": pt.Implicit(pt.ConjugateGradient(50))}
+    settings = {
+        "inner_steps": 300,
+        "objective": pt.ValidationRisk(),
+        "estimator": pt.Implicit(pt.ConjugateGradient(50)),
+    }
     check = pt.check_hypergradient(build("proximal", path_hypergradient=pt.Truncated(0), **settings), directions=1)
     assert check.passed, check
 
@@ -302,10 +306,8 @@ def test_tasks_of_another_form_are_refused() -> None:
     other = (torch.ones(4, 3, dtype=torch.float64), torch.ones(4, 1, dtype=torch.float64))
     with pytest.raises(DataError, match="rows of one form"):
         build(tasks=[*drawn_tasks(2), (other, other)])
-    with pytest.raises(PactuneError):
-        tuner = build(tasks=long_rows, tasks_per_step=2)
-        for _ in range(8):
-            tuner.hypergradient()
+    with pytest.raises(PactuneError, match="rows of one form"):
+        build(tasks=long_rows, tasks_per_step=8)
 
 
 def test_settings_without_a_meaning_for_tasks_are_refused() -> None:
@@ -328,50 +330,6 @@ def test_no_certificate_after_tasks() -> None:
     claim = bounds.TrainSide(problem, CoupledChains(0.2, 50.0, 5), provenance=known, models=2)
     with pytest.raises(CertificateError, match="rows of tasks are not kept"):
         pt.certify(claim)
-
-
-# A problem without training rows
-
-
-class Distilled(nn.Module):
-    """Inputs that are tuned, with fixed targets: dataset distillation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.x = nn.Parameter(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64))
-
-
-def distillation(**settings: Any) -> pt.Tuner:
-    model, hyper, (_, valid) = network(), Distilled(), drawn_tasks(1)[0]
-    targets = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
-    problem = pt.Problem(
-        model,
-        hyper,
-        valid=valid,
-        train_loss=lambda model, batch, hyper: mse_loss(model(hyper.x), targets),
-        valid_loss=lambda model, batch, hyper: mse_loss(model(batch[0]), batch[1]),
-    )
-    defaults: dict[str, Any] = {"inner": pt.SGD(lr=0.1), "inner_steps": T, "objective": pt.ValidationRisk()}
-    defaults["initial"] = lambda generator: dict(network().named_parameters())
-    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-    return pt.Tuner(problem, outer=outer, hypergradient=pt.Windowed(T), restart=True, **(defaults | settings))
-
-
-@pytest.mark.parametrize("engine", ["eager", "traced"])
-def test_distillation_needs_no_training_rows(engine: str, tmp_path: Path) -> None:
-    assert pt.check_hypergradient(distillation(), directions=1).passed
-    whole = distillation(engine=engine).fit(4, run_dir=tmp_path / "whole")
-    assert whole.history["valid_risk"].is_monotonic_decreasing
-    assert not [name for name in whole.history if name.startswith("train")]
-    distillation(engine=engine).fit(2, run_dir=tmp_path / "parts")
-    parts = distillation(engine=engine).fit(4, run_dir=tmp_path / "parts", resume=True)
-    assert whole.history.drop(columns="seconds").equals(parts.history.drop(columns="seconds"))
-
-
-def test_a_loss_of_the_short_form_needs_training_rows() -> None:
-    model = network()
-    with pytest.raises(DataError, match="`train` must be there"):
-        pt.Problem(model, pt.WeightDecay(model), valid=drawn_tasks(1)[0][1], loss=mse_loss)
 
 
 def test_a_problem_with_tasks_can_be_copied() -> None:

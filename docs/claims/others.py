@@ -19,6 +19,7 @@ __all__ = [
     "monitor",
     "privacy_page",
     "runs",
+    "tasks",
 ]
 
 CERTIFICATES_ALLOWED = [
@@ -86,6 +87,20 @@ def privacy_page() -> list[str]:
         f"| exact | {n(found.exact, '.4f')} |",
         f"really costs ε = {n(audit['epsilon claimed'], '.2f')}, the attack proves "
         f"{n(audit['epsilon proved by the attack'], '.2f')}",
+    ]
+
+
+def tasks() -> list[str]:
+    """Return what docs/folds_and_tasks.md says about time."""
+    found = read("benchmarks/results/maml.json")["T"]
+
+    def shares(steps: str) -> list[str]:
+        return [n(found[steps]["÷"][other]["median"], ".2f") for other in ("vmap by hand", "higher")]
+
+    (long, long_higher), (short, short_higher) = shares("5"), shares("1")
+    return [
+        f"takes {long} of the time of a loop written by hand with `torch.func.vmap` and {long_higher} of that of",
+        f"With T = 1 it takes {short} and {short_higher} of it",
     ]
 
 

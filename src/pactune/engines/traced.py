@@ -107,6 +107,7 @@ class Traced(Engine):
             found = list(recording.program(*example))
         assert isinstance(recording.segment, WholeRound)
         assert recording.segment.result is not None
+        end: ChainEnd
         end, probed = recording.segment.result.restore(found)
         if not all(_equal(a, b) for a, b in zip(probed, known[0], strict=True)):
             self.mark_unrecordable(problem)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from pactune.checks import check_count, shown
 from pactune.errors import DataError, SettingError
@@ -129,7 +130,11 @@ def _listed(tasks: Any) -> list[Any]:
 
 def _layout(task: TaskData) -> list[Any]:
     """Return how the rows of a task look: nesting, types and shapes, without the number of rows."""
-    return [map_tensors(source.first().data, lambda t: (t.dtype, t.shape[1:])) for source in task]
+    return [map_tensors(source.first().data, _row_form) for source in task]
+
+
+def _row_form(tensor: Tensor) -> Any:
+    return tensor.dtype, tensor.shape[1:]
 
 
 def _described(task: TaskData) -> str:
