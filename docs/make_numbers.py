@@ -34,7 +34,7 @@ PAGES = {
     "docs/dynamics-and-objectives.md": Numbers(),
     "docs/faq.md": Numbers(),
     "docs/feature-selection.md": Numbers(selection.claims, selection.ALLOWED),
-    "docs/folds_and_tasks.md": Numbers(others.tasks),
+    "docs/folds_and_tasks.md": Numbers(others.folds_and_tasks),
     "docs/hyperparameters.md": Numbers(),
     "docs/index.md": Numbers(allowed=others.INDEX_ALLOWED),
     "docs/method.md": Numbers(allowed=others.METHOD_ALLOWED),
