@@ -55,7 +55,10 @@ def tuner(
     about = {name: settings.pop(name) for name in known if name in settings}
     if not {"loss", "train_loss"} & set(about):
         about["loss"] = cross_entropy
-    problem = pt.Problem(model, module, train=data(13, 1, dtype), valid=data(9, 2, dtype), **about)
+    sets: Found = {"train": data(13, 1, dtype), "valid": data(9, 2, dtype)}
+    if "folds" in settings:
+        sets = {"data": data(13, 1, dtype), "folds": settings.pop("folds")}
+    problem = pt.Problem(model, module, **sets, **about)
     defaults = {"inner": pt.SGD(0.2), "inner_steps": 4, "objective": pt.PACBayes(zeta=0.05)}
     return pt.Tuner(
         problem, outer=outer(module.parameters(), lr=0.05), parallel=parallel, seed=3, **(defaults | settings)
@@ -72,6 +75,12 @@ def numbers(made: pt.Tuner, result: pt.Result) -> Found:
 def fitted(parallel: pt.Parallel | None, **settings: Any) -> Found:
     made = tuner(parallel, **settings)
     return numbers(made, made.fit(3, test=data(6, 5, settings.get("dtype", torch.float64))))
+
+
+def held_out(parallel: pt.Parallel | None) -> Found:
+    made = tuner(parallel, folds=3, chains=2)
+    result = made.fit(3, keep="held-out")
+    return {**numbers(made, result), "trials": result.trials}
 
 
 def chains(**settings: Any) -> Callable[[bool], Found]:
@@ -116,6 +125,9 @@ def own_loop(many: bool) -> Found:
 W, T = pt.Windowed, pt.Truncated
 PIDS: list[int] = [0, 0]
 SAME: dict[str, Callable[[bool], Found]] = {
+    "chains of folds": chains(folds=3),
+    "shards of folds": shards(folds=3),
+    "a held-out step": lambda many: held_out(SPREAD if many else None),
     "chains": chains(),
     "chains, float32": chains(dtype=torch.float32),
     "chains, mean outside": chains(objective=pt.PACBayes(zeta=0.05, chain_mean="outside"), path_hypergradient=T(1)),

@@ -117,7 +117,7 @@ def fit_grid(
         >>> len(found.history), [str(name) for name in found.history.columns[:3]]
         (18, ['zeta', 'seed', 'outer_step'])
     """
-    if keep == "held-out":
+    if isinstance(keep, str) and keep == "held-out":
         raise SettingError('`keep="held-out"` makes runs of its own; in a grid keep "last" or "best-objective"')
     root = None if run_dir is None else as_folder("run_dir", run_dir, none=True)
     check_flag("resume", resume)
