@@ -310,7 +310,7 @@ def test_build_must_return_a_tuner() -> None:
 def test_both_gradients_at_once() -> None:
     tuners = [build(zeta, seed) for zeta in (0.0, 0.1) for seed in (0, 1, 2)]
     runs = [tuner.outer_run for tuner in tuners]
-    requests = [run.chains.request(run.plan(0.1), run.problem.hyperparameters()) for run in runs]
+    requests = [run.chains.requests(run.plan(0.1), run.problem.hyperparameters())[0] for run in runs]
     joined = Stack(requests).join(requests)
     (state,), (data,), trajectory = joined.states, joined.step_data_at(0), joined.plan.trajectory
     joint = JointGradients.of(trajectory, [data.train], [data.valid])
@@ -335,7 +335,7 @@ def test_both_gradients_at_once() -> None:
 def test_gradients_that_differ_in_more_than_rows_are_not_joined(changes: dict[str, Any]) -> None:
     tuners = [build(0.1, seed, **changes) for seed in (0, 1)]
     runs = [tuner.outer_run for tuner in tuners]
-    requests = [run.chains.request(run.plan(0.1), run.problem.hyperparameters()) for run in runs]
+    requests = [run.chains.requests(run.plan(0.1), run.problem.hyperparameters())[0] for run in runs]
     joined = Stack(requests).join(requests)
     (data,) = joined.step_data_at(0)
     assert JointGradients.of(joined.plan.trajectory, [data.train], [data.valid]) is None
