@@ -240,6 +240,13 @@ def test_the_best_step_by_the_objective_keeps_all_fold_models() -> None:
         assert torch.equal(model.weight, weight)  # type: ignore[arg-type]
 
 
+def test_the_check_covers_implicit_gradients_over_folds() -> None:
+    estimator = pt.Implicit(pt.ConjugateGradient(50))
+    check = pt.check_hypergradient(tuner_on(hypergradient=estimator, inner_steps=60), directions=2)
+    assert check.passed
+    assert float(check.promised.norm()) > 1e-5
+
+
 # What surrounds it
 
 

@@ -171,7 +171,7 @@ def test_folder_of_another_version(
 
 def test_folder_of_another_format(folder: Path, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pactune.tracking.checkpoint.FORMAT", 7)
-    with pytest.raises(pt.RunFolderError, match="of checkpoint format 2 and this version reads 7"):
+    with pytest.raises(pt.RunFolderError, match="of checkpoint format 3 and this version reads 7"):
         start()
 
 

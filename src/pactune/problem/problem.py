@@ -135,7 +135,9 @@ class Problem(ModelRisks):
         """Return the two samples as sources of mini-batches."""
         train, valid = (given.source if isinstance(given, DataMark) else given for given in (train, valid))
         if train is None and not self._losses.general:
-            raise DataError("`train` must be there with `loss=`; a problem without training rows has a `train_loss`")
+            raise DataError(
+                "`train` must be data with `loss=`, got NoneType; a problem without training rows has a `train_loss`"
+            )
         known = NoRows() if train is None else as_source(train, role="train", device=self.device, batch_size=sizes[0])
         return TaskData(known, as_source(valid, role="valid", device=self.device, batch_size=sizes[1]))
 
