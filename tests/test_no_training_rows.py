@@ -63,5 +63,5 @@ def test_distillation_needs_no_training_rows(engine: str, tmp_path: Path) -> Non
 
 def test_a_loss_of_the_short_form_needs_training_rows() -> None:
     model = network()
-    with pytest.raises(DataError, match="`train` must be there"):
+    with pytest.raises(DataError, match="`train` must be data"):
         pt.Problem(model, pt.WeightDecay(model), valid=valid_rows(), loss=mse_loss)
