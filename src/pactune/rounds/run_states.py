@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,6 +104,6 @@ class RunStates:
         """Return the chains of the subproblems, then those of the refit."""
         return [*self.parts, *([] if self.whole is None else [self.whole])]
 
-    def _each(self, function: Any) -> RunStates:
+    def _each(self, function: Callable[[ChainStates], ChainStates]) -> RunStates:
         parts = [function(one) for one in self.parts]
         return RunStates(self.problem, parts, None if self.whole is None else function(self.whole))
