@@ -243,11 +243,12 @@ def _digits(s: int, draws: int = 10) -> dict[str, float]:
     """Return test accuracies and regularizers after 40 outer steps of 100 at ζ = 1e-4, mean and standard deviation."""
     accuracies, regularizers = [], []
     for draw in range(draws):
-        data = load_digits(50, draw)
+        (x, y), test = load_digits(100, draw)
+        halves = {"train": (x[:50], y[:50]), "valid": (x[50:], y[50:])}
         torch.manual_seed(draw)
         model = nn.Linear(64, 10)
         hyper = pt.WeightDecay(model)
-        problem = pt.Problem(model, hyper, train=data.train, valid=data.valid, loss=cross_entropy)
+        problem = pt.Problem(model, hyper, **halves, loss=cross_entropy)
         outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
         one = pt.Tuner(
             problem,
@@ -258,7 +259,7 @@ def _digits(s: int, draws: int = 10) -> dict[str, float]:
             path_stride=s,
             seed=draw,
         )
-        row = one.fit(40, test=data.test, plain_steps=0, progress=False).rows[-1]
+        row = one.fit(40, test=test, plain_steps=0, progress=False).rows[-1]
         accuracies.append(row["test_accuracy"])
         regularizers.append(row["regularizer"])
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import pactune as pt
-from pactune.engines import Captured, choice, cuda_graph
+from pactune.engines import Captured, captured, choice, cuda_graph
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.segment import flat_function
 from pactune.engines.tracing import trace
@@ -55,6 +56,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100, 100))
     monkeypatch.setattr(torch.cuda, "graph", capture)
     monkeypatch.setattr(cuda_graph, "step_program", recorded)
     monkeypatch.setattr(Captured, "_obstacle", lambda self, round_chains: None)
@@ -119,3 +121,38 @@ def test_a_change_that_no_snapshot_sees_is_noticed(settings: str, caplog: pytest
     eager, replayed = histories(0.97, **SETTINGS[settings])
     np.testing.assert_allclose(replayed.values, eager.values, rtol=1e-9, atol=1e-12)
     assert any("one by one from now on" in message for message in caplog.messages)
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(("free", "collections"), [(100, 0), (49, 1)])
+def test_small_models_are_captured_without_a_collection_and_once(
+    free: int, collections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"steps": 0, "graphs": 0, "collections": 0}
+
+    def counted(chain: Any, options: GraphOptions) -> Any:
+        counts["graphs"] += 1
+        program = recorded(chain, options)
+
+        def run(*tensors: torch.Tensor) -> Any:
+            counts["steps"] += chain.size
+            return program(*tensors)
+
+        return run
+
+    monkeypatch.setattr(cuda_graph, "step_program", counted)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 100))
+    monkeypatch.setattr(gc, "collect", lambda: counts.update(collections=counts["collections"] + 1))
+    monkeypatch.setattr(Graph, "replay", lambda self: None)
+    monkeypatch.setattr(captured.ReplayedChain, "agrees", lambda self, replayed: True)
+    tuner(Captured(steps=6), np.ones(1)).hypergradient()
+    # of 11 steps the first is checked, the last differentiated: two warm-ups and the capture of 1, the capture of 3
+    assert counts == {"steps": 3 * 1 + 3, "graphs": 2, "collections": 2 * collections}
+
+
+@pytest.mark.parametrize(
+    ("steps", "most", "stride", "size"),
+    [(98, 20, 1, 14), (998, 20, 1, 12), (998, 9, 1, 4), (15, 20, 1, 15), (90, 20, 3, 15), (90, 2, 5, 5), (0, 9, 1, 4)],
+)
+def test_graphs_are_of_the_size_with_the_fewest_captured_steps(steps: int, most: int, stride: int, size: int) -> None:
+    assert captured._graph_size(steps, most, stride) == size

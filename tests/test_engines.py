@@ -74,12 +74,18 @@ def tuner(
     )
 
 
+def correlated(net: nn.Module) -> nn.Module:
+    return pt.CorrelatedInputs(net, sample("cpu", torch.float64)[0].cumsum(1), init=0.2)
+
+
 PROBLEMS: dict[str, dict[str, Any]] = {
     "linear": {},
     "mini-batches": {"batch_size": 5, "model": "mlp"},
     "uneven mini-batches": {"batch_size": 8, "model": "mlp"},
     "BatchNorm": {"model": "conv"},
     "per tensor": {"hyper": lambda net: pt.WeightDecay(net, per="tensor", init=0.01)},
+    "positive": {"hyper": lambda net: pt.WeightDecay(net, per="element", positive=True)},
+    "correlated inputs": {"hyper": correlated, "model": "mlp"},
     "learning rates": {"hyper": pt.LearningRates, "model": "mlp"},
     "example weights": {"hyper": lambda net: pt.ExampleWeights(20), "batch_size": 5},
     "noise": {"inner": pt.Langevin(lr=0.1, inverse_temperature=100.0)},
@@ -181,7 +187,7 @@ def with_model(net: nn.Module, engine: str, inner: Any = pt.SGD(0.1)) -> pt.Tune
     x, y = sample("cpu", torch.float64)
     problem = pt.Problem(net, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
     outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-    return pt.Tuner(problem, inner=inner, inner_steps=T, outer=outer, engine=engine)
+    return pt.Tuner(problem, inner=inner, inner_steps=T, outer=outer, objective=pt.PACBayes("theory"), engine=engine)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +237,15 @@ def test_data_that_can_only_be_read_in_order_are_read_once(chains: int, caplog: 
         train = DataLoader(TensorDataset(x[:20], y[:20]), batch_size=5, sampler=Backwards())
         problem = pt.Problem(net, hyper, train=train, valid=(x[20:], y[20:]), loss=cross_entropy)
         outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine, chains=chains)
+        return pt.Tuner(
+            problem,
+            inner=pt.SGD(0.1),
+            inner_steps=T,
+            outer=outer,
+            objective=pt.PACBayes("theory"),
+            engine=engine,
+            chains=chains,
+        )
 
     with caplog.at_level(logging.INFO, "pactune.engines"):
         eager, traced = histories(build("eager"), build("traced"))
@@ -253,7 +267,12 @@ def test_auto_leaves_a_large_model_eager() -> None:
     x, y = torch.randn(4, 1000), torch.zeros(4, dtype=torch.long)
     problem = pt.Problem(net, hyper, train=(x, y), valid=(x, y), loss=cross_entropy)
     outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-    assert isinstance(pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=2, outer=outer).outer_run.runner.engine, Eager)
+    assert isinstance(
+        pt.Tuner(
+            problem, inner=pt.SGD(0.1), inner_steps=2, outer=outer, objective=pt.PACBayes("theory")
+        ).outer_run.runner.engine,
+        Eager,
+    )
 
 
 @pytest.mark.parametrize("engine", ["fast", 3, None])
@@ -284,7 +303,9 @@ def annealed(engine: str | Engine, what: str, device: str = "cpu") -> tuple[pt.T
                 model[1].negative_slope *= 3
 
     outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
-    return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine), Anneal()
+    return pt.Tuner(
+        problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, objective=pt.PACBayes("theory"), engine=engine
+    ), Anneal()
 
 
 @pytest.mark.slow
@@ -319,7 +340,9 @@ def test_a_model_that_never_stays_the_same_is_run_step_by_step(caplog: pytest.Lo
         hyper, (x, y) = pt.WeightDecay(model), sample("cpu", torch.float64)
         problem = pt.Problem(model, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
         outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
-        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, engine=engine)
+        return pt.Tuner(
+            problem, inner=pt.SGD(0.1), inner_steps=T, outer=outer, objective=pt.PACBayes("theory"), engine=engine
+        )
 
     with caplog.at_level(logging.INFO, "pactune.engines"):
         eager, traced = histories(made("eager"), made(Traced(steps=2)), outer_steps=6)

@@ -35,7 +35,7 @@ class Captured(Engine):
     two differ, a loss or a model depends on something that has changed, and the rest of the run is eager.
 
     Args:
-        steps: the number of inner steps per replay.
+        steps: the number of inner steps per replay, at most; down to half of it if fewer steps are left over so.
         two_streams: run the two gradients of a step side by side.
         fuse: what `torch.compile` fuses before the capture: None for nothing, "updates" for the elementwise operations
             after the two gradients of a step, or "steps" for whole steps, which pays for small models.
@@ -59,8 +59,6 @@ class Captured(Engine):
 
     def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
         """Replay as many whole graphs as fit, and a shorter one for the rest."""
-        stride = round_chains[0].chain.plan.path_stride
-        size = -(-self.steps // stride) * stride  # a multiple of the stride: all graphs measure at the same steps
         if reason := self._obstacle(round_chains):
             log.info("steps are run one by one: %s", reason)
             return 0
@@ -72,6 +70,7 @@ class Captured(Engine):
         if checked is None:
             return min(start + 1, steps)
         start += 1
+        size = _graph_size(steps - start, self.steps, round_chains[0].chain.plan.path_stride)
         whole = start + (steps - start) // size * size
         done = self._replay(round_chains, (start, whole), size, checked.longer)
         return self._replay(round_chains, (whole, steps), steps - whole, checked.longer) if done == whole else done
@@ -134,7 +133,7 @@ class Captured(Engine):
             return None
         try:
             with options.precision():
-                graph = StepGraph(chains, options)
+                graph = StepGraph(chains, options, warmed_up=known is not self._checks and options == PLAIN)
         except Exception as error:  # a model may do anything that cannot be captured
             torch.cuda.synchronize()
             log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)
@@ -143,6 +142,17 @@ class Captured(Engine):
         del known[: max(0, len(known) + 1 - (MOST_CHECKS if known is self._checks else MOST_GRAPHS))]
         known.append(graph)
         return graph
+
+
+def _graph_size(steps: int, most: int, stride: int) -> int:
+    """Return the number of steps per replay: about `most` or down to half of it.
+
+    A second graph runs the steps that are left over. Both are captured step by step, which takes time, so the size is
+    the one with the fewest steps in both. It is a multiple of the stride, so that all graphs measure at the same steps.
+    """
+    largest = -(-most // stride) * stride
+    sizes = range(largest, max(largest // 2, stride) - 1, -stride)
+    return min(sizes, key=lambda size: size + steps % size)
 
 
 def _step_all(round_chains: Sequence[RoundChain], t: int) -> None:

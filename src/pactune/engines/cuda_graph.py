@@ -22,12 +22,17 @@ WARM_UPS = 2  # runs before the capture, in which libraries choose their kernels
 class StepGraph:
     """A captured graph of the steps of all chains, and its static tensors.
 
+    Args:
+        chains: the chains, with the steps to capture.
+        options: the options of the engine.
+        warmed_up: True if another graph has run the kernels of these steps.
+
     Attributes:
         carries: the static tensors of every chain's carry.
         longer: graphs of more steps. A round uses them only if this graph agreed with an eager step of the round.
     """
 
-    def __init__(self, chains: list[ReplayedChain], options: GraphOptions) -> None:
+    def __init__(self, chains: list[ReplayedChain], options: GraphOptions, *, warmed_up: bool = False) -> None:
         self.longer: list[StepGraph] = []
         self._segments, self._layouts = [chain.segment for chain in chains], [chain.layouts for chain in chains]
         self.carries = [chain.static_copies(chain.carry) for chain in chains]
@@ -50,7 +55,7 @@ class StepGraph:
             for stream in streams:
                 main.wait_stream(stream)
 
-        self._graph = _capture(body)
+        self._graph = _capture(body, 0 if warmed_up else WARM_UPS)
 
     def matches(self, chains: list[ReplayedChain]) -> bool:
         """Return True if the graph was captured for these chains."""
@@ -87,12 +92,12 @@ class StepGraph:
             chain.continue_from(carry, steps)
 
 
-def _capture(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Warm up a function without arguments, and capture it."""
+def _capture(body: Callable[[], None], warm_ups: int) -> torch.cuda.CUDAGraph:
+    """Run a function without arguments `warm_ups` times, and capture it."""
     side = new_stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():
-        for _ in range(WARM_UPS):
+        for _ in range(warm_ups):
             body()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -103,8 +108,14 @@ def _capture(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Stop the garbage collector: if it frees an older graph during a capture, the capture fails."""
-    gc.collect()
+    """Stop the garbage collector: if it frees an older graph during a capture, the capture fails.
+
+    A collection takes a tenth of a second, longer than the capture of a small model. So it runs before a capture only
+    if memory is short.
+    """
+    free, total = torch.cuda.mem_get_info()
+    if free < total / 2:
+        gc.collect()
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -121,7 +121,7 @@ def _snapshot(thing: Any, visited: dict[int, tuple[int, Any]]) -> Any:
         return _Node(type(thing), (visited[id(thing)][0],))
     if not isinstance(thing, tuple):  # a tuple can hold itself only through another object
         visited[id(thing)] = len(visited), thing  # keeps the object alive, so that no other one gets its id
-    return _Node(type(thing), tuple(_snapshot(part, visited) for part in parts))
+    return _Node(type(thing), tuple([p if type(p) in LEAVES else _snapshot(p, visited) for p in parts]))
 
 
 def _parts(thing: Any) -> tuple[Any, ...] | None:
@@ -179,7 +179,7 @@ def snapshots_equal(a: Any, b: Any) -> bool:
         return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and torch.equal(a, b)
     if isinstance(a, _Node):
         same = a.kind is b.kind and len(a.parts) == len(b.parts)
-        return same and all(snapshots_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
+        return same and all(x is y or snapshots_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
     try:
         return bool(a == b)
     except (RuntimeError, TypeError, ValueError):  # the comparison of two arrays is no bool

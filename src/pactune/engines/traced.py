@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from pactune.engines.layout import TensorList, TreeLayout, flatten
+from pactune.engines.rewrites import call_directly
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
 from pactune.engines.tracing import Program, trace
@@ -196,7 +197,7 @@ class Traced(Engine):
         # The recordings of a single step and of a round are compared bit for bit, so their products stay as they are.
         transpose = several and bool(segment.trajectory.problem.runs) and isinstance(segment, Segment)
         try:
-            graph = trace(function, example, transpose=transpose, merge=isinstance(segment, WholeRound))
+            graph = trace(function, example, transpose=transpose, merge=True)
             program = self._build(graph, example, len(segment.measured))
             with torch.no_grad():
                 found = program(*example)
@@ -211,6 +212,7 @@ class Traced(Engine):
         return program
 
     def _build(self, graph: fx.GraphModule, example: TensorList, steps: int) -> Program:
+        call_directly(graph)
         program: Program = graph.forward
         return program
 

@@ -113,14 +113,14 @@ def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundD
 
 
 def _first(tree: Params, stacked: bool) -> Params:
-    return {name: value[0] for name, value in tree.items()} if stacked else tree
+    return {name: value.select(0, 0) for name, value in tree.items()} if stacked else tree
 
 
 def _first_batch(batch: Batch) -> Batch:
     """Return the mini-batch of the first run."""
     if not batch.stacked:
         return batch
-    data, numbers = map_tensors((batch.data, batch.numbers), lambda tensor: tensor[0])
+    data, numbers = map_tensors((batch.data, batch.numbers), lambda tensor: tensor.select(0, 0))
     return Batch(data, batch.rows, numbers)
 
 

@@ -31,7 +31,7 @@ from pactune.parallel import SINGLE_RANK, Ranks, copy_to_shards, shard_batch, su
 from pactune.problem.data import Batch, Source
 from pactune.problem.inner_problem import InnerProblem
 from pactune.streams import seed_forward
-from pactune.trees import Params, add, clone, detach, leaves, zeros_like
+from pactune.trees import Params, add, clone, detach, leaves, map_tree, zeros_like
 
 __all__ = ["Trajectory"]
 
@@ -232,21 +232,22 @@ class Trajectory:
         """
         wanted = leaves if derivatives else detach
         params, lambdas = wanted(state.params), wanted(hyper)
-        value, rows = torch.zeros(self.problem.runs, dtype=self.problem.dtype, device=self.problem.device), 0
-        by_params, by_hyper = zeros_like(state.params), zeros_like(hyper)
+        found: ValueAndGradient | None = None
+        rows = 0
         for batch in self.final_batches() if batches is None else batches:
             self._seed(key)
             own, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
             with torch.enable_grad():
-                part = weight * batch.rows * self.problem.valid_risk(params, lambdas, clone(state.buffers), own)
+                part = self.problem.valid_risk(params, lambdas, clone(state.buffers), own)
+                part = part if weight == 1 else weight * part
             part = part if derivatives else part.detach()  # the forward may have enabled gradients
-            found_params, found_hyper = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
-            value, rows = value + part.detach(), rows + batch.rows
-            by_params, by_hyper = add(by_params, found_params), add(by_hyper, found_hyper)
-        whole, by_params, by_hyper = sum_trees(self.ranks, {"": value}, by_params, by_hyper)
-        return ValueAndGradient(
-            whole[""] / rows, {n: g / rows for n, g in by_params.items()}, {n: g / rows for n, g in by_hyper.items()}
-        )
+            gradients = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
+            rows += batch.rows
+            read = ValueAndGradient(part.detach(), *gradients)
+            found = read if found is None else _moved_mean(found, read, batch.rows / rows)
+        assert found is not None
+        whole, by_params, by_hyper = sum_trees(self.ranks, {"": found.value}, found.by_params, found.by_hyper)
+        return ValueAndGradient(whole[""], by_params, by_hyper)
 
     def train_gradient(self, state: InnerState, hyper: Params, data: StepData) -> Params:
         """Return ∇R_T at θ, penalty included."""
@@ -385,3 +386,10 @@ class Trajectory:
 
 def _without_graph(context: PathContext) -> PathContext:
     return context._replace(factors=detach(context.factors))
+
+
+def _moved_mean(mean: ValueAndGradient, part: ValueAndGradient, share: float) -> ValueAndGradient:
+    """Return the mean with a further part that has this share of all rows."""
+    trees = zip(({"": mean.value}, *mean[1:]), ({"": part.value}, *part[1:]), strict=True)
+    value, by_params, by_hyper = (map_tree(lambda a, b: torch.lerp(a, b, share), *pair) for pair in trees)
+    return ValueAndGradient(value[""], by_params, by_hyper)

@@ -16,7 +16,7 @@ from pactune.rounds.replay import check_replay
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone
 
-__all__ = ["Initial", "RunInputs", "consumes_randomness"]
+__all__ = ["Initial", "RunInputs", "check_reset", "consumes_randomness"]
 
 Initial = Callable[[torch.Generator], Params]
 
@@ -58,7 +58,9 @@ class RunInputs:
         return [StepData(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in numbers]
 
     def draw(self, round_index: int, chain: int) -> Params:
-        """Return θ_0 ~ P_0."""
+        """Return θ_0 ~ P_0; the model's parameters if hyperparameters give θ_0 without a draw."""
+        if not self.problem.draws_initial:
+            return clone(self.problem.parameters())
         if self.initial is not None:
             return self._checked(self._drawn(self.streams.generator("initial", round_index, chain)))
         return self._reset(self.streams.key("initial", round_index, chain))
@@ -89,14 +91,8 @@ class RunInputs:
         """
         model = self.problem.model
         before = clone({**dict(model.named_parameters()), **self.problem.buffers()})
-        missing = _without_reset(model, set(self.problem.parameters()))
-        if missing and self.problem.has_initial:
+        if not check_reset(self.problem):
             return clone(self.problem.parameters())
-        if missing:
-            raise SettingError(
-                f"θ_0 has to be drawn anew, but {', '.join(missing)} has no `reset_parameters`; "
-                "pass `initial=`, a function from a torch.Generator to a dict of parameters"
-            )
         try:
             with forked_rng(self.problem.device):
                 seed_forward(self.problem.device, key)
@@ -128,6 +124,21 @@ def _restore(model: nn.Module, values: Params) -> None:
     """Restore every parameter and buffer: `reset_parameters` also redraws frozen ones and hyperparameters."""
     for name, tensor in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
         tensor.copy_(values[name])
+
+
+def check_reset(problem: Problem) -> bool:
+    """Return True if the modules' `reset_parameters` can draw θ_0, and False if hyperparameters give it instead.
+
+    Raises:
+        SettingError: neither is so.
+    """
+    missing = _without_reset(problem.model, set(problem.parameters()))
+    if missing and not problem.has_initial:
+        raise SettingError(
+            f"θ_0 has to be drawn anew, but {', '.join(missing)} has no `reset_parameters`; "
+            "pass `initial=`, a function from a torch.Generator to a dict of parameters"
+        )
+    return not missing
 
 
 def _without_reset(model: nn.Module, names: set[str]) -> list[str]:

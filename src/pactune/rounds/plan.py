@@ -107,6 +107,7 @@ class RoundOutcome(NamedTuple):
         risk_gradient: the λ-gradient of the risk; empty without derivatives.
         path_gradient: the λ-gradient of √Y; empty without derivatives, without a path term, or in the online algorithm.
         notes: the risk estimator's numbers for the history, as means over chains.
+        stack: the outcome of all rounds that were run together, with a leading axis; None if the round ran alone.
     """
 
     states: list[InnerState]
@@ -115,6 +116,7 @@ class RoundOutcome(NamedTuple):
     risk_gradient: Params
     path_gradient: Params
     notes: Mapping[str, Tensor] = MappingProxyType({})
+    stack: RoundOutcome | None = None
 
     def gradient(self, zeta: float) -> Params:
         """Return the λ-gradient of J = risk + ζ√Y."""
@@ -125,15 +127,21 @@ def mean_outcome(outcomes: Sequence[RoundOutcome]) -> RoundOutcome:
     """Return the mean of J and its gradients over problems that share λ. It has no states."""
     if len(outcomes) == 1:
         return outcomes[0]
+    whole = outcomes[0].stack
+    if whole is None or len(whole.risk) != len(outcomes) or any(outcome.stack is not whole for outcome in outcomes):
+        whole = _stacked(outcomes)
+    trees = whole.risk_gradient, whole.path_gradient, whole.notes
+    by_risk, by_path, notes = ({name: value.mean(0) for name, value in tree.items()} for tree in trees)
+    return RoundOutcome([], whole.risk.mean(), whole.regularizer.mean(), by_risk, by_path, notes)
 
-    def mean(trees: Sequence[Mapping[str, Tensor]]) -> Params:
-        return {name: value.mean(0) for name, value in stack([dict(tree) for tree in trees]).items()}
 
+def _stacked(outcomes: Sequence[RoundOutcome]) -> RoundOutcome:
+    """Return several outcomes as one with a leading axis and without states."""
     return RoundOutcome(
         [],
-        torch.stack([outcome.risk for outcome in outcomes]).mean(),
-        torch.stack([outcome.regularizer for outcome in outcomes]).mean(),
-        mean([outcome.risk_gradient for outcome in outcomes]),
-        mean([outcome.path_gradient for outcome in outcomes]),
-        mean([outcome.notes for outcome in outcomes]),
+        torch.stack([outcome.risk for outcome in outcomes]),
+        torch.stack([outcome.regularizer for outcome in outcomes]),
+        stack([outcome.risk_gradient for outcome in outcomes]),
+        stack([outcome.path_gradient for outcome in outcomes]),
+        stack([dict(outcome.notes) for outcome in outcomes]),
     )

@@ -56,6 +56,7 @@ class _Round:
 
     def __init__(self, request: RoundRequest) -> None:
         self.request = request
+        self._last_data: tuple[int, Sequence[StepData]] | None = None
         starts = request.drawn if request.drawn is not None else [None] * len(request.states)
         pairs = zip(request.states, starts, strict=True)
         self._chains = [Chain(request.plan, state, request.hyper, start, request.phase) for state, start in pairs]
@@ -68,7 +69,10 @@ class _Round:
         ]
 
     def _step_data_at(self, chain: int, t: int) -> StepData:
-        return self.request.step_data_at(t)[chain]
+        """Return the data of one chain; those of all chains are read together, and once."""
+        if self._last_data is None or self._last_data[0] != t:
+            self._last_data = t, self.request.step_data_at(t)
+        return self._last_data[1][chain]
 
     def run_whole(self, engine: Engine) -> list[ChainEnd] | None:
         """Let the engine run the whole round; return None if it does not run every chain."""

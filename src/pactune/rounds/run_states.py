@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pactune.hypergradient.records import InnerState
@@ -28,6 +28,8 @@ class RunStates:
     problem: Problem
     parts: list[ChainStates]
     whole: ChainStates | None = None
+
+    _plans: tuple[RoundPlan, list[RoundPlan], RoundPlan] | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def of(cls, problem: Problem, chains: ChainStates) -> RunStates:
@@ -66,9 +68,13 @@ class RunStates:
         self.problem.load_tasks(self.rounds, self.parts[0].inputs.streams)
         first = self.parts[0]
         starts = first.starts(hyper) if first.starts_anew else None  # θ_0 is a function of the seed: equal in all parts
-        found = [one.request(plan.on(one.inputs.problem), hyper, on_step, starts) for one in self.parts]
+        if self._plans is None or self._plans[0] is not plan:
+            whole = plan.on(self.problem).training_only()
+            self._plans = plan, [plan.on(one.inputs.problem) for one in self.parts], whole
+        _, plans, whole = self._plans
+        found = [one.request(own, hyper, on_step, starts) for one, own in zip(self.parts, plans, strict=True)]
         if self.whole is not None:
-            found.append(self.whole.request(plan.on(self.problem).training_only(), hyper, starts=starts))
+            found.append(self.whole.request(whole, hyper, starts=starts))
         return found
 
     def after(self, outcomes: Sequence[RoundOutcome]) -> RunStates:

@@ -36,6 +36,11 @@ class _Group(NamedTuple):
     places: list[int]
     stack: Stack | None
 
+    @property
+    def stacked_problems(self) -> list[Problem]:
+        """The problems that are stacked."""
+        return [] if self.stack is None else self.stack.problems
+
     def join(self, own: list[RoundRequest]) -> list[RoundRequest]:
         """Return the requests to run in place of the group's own."""
         return own if self.stack is None else [self.stack.join(own)]
@@ -90,12 +95,19 @@ class Runner:
         members = [[requests[place] for place in group.places] for group in groups]
         joined = [group.join(own) for group, own in zip(groups, members, strict=True)]
         parts = list(zip(groups, members, joined, strict=True))
-        if changed := [problem for group, own, run in parts for problem in group.changed(own, run)]:
+        try:
+            changed = [problem for group, own, run in parts for problem in group.changed(own, run)]
+            ends = iter([] if changed else run_chains([request for run in joined for request in run], self.engine))
+        except Exception as error:  # a loss may have come to do something that vmap does not know
+            changed = [] if requests[0].on_step is not None else [p for group in groups for p in group.stacked_problems]
+            if not changed:
+                raise
+            log.info("stacked runs failed with %s: %s", type(error).__name__, error)
+        if changed:
             for problem in changed:
                 self.engine.mark_unrecordable(problem)
             return self.run(requests)
         self._remember(groups, members)
-        ends = iter(run_chains([request for run in joined for request in run], self.engine))
         found: dict[int, RoundOutcome] = {}
         for group, own, run in parts:
             found |= zip(group.places, group.outcomes(own, [next(ends) for _ in run]), strict=True)

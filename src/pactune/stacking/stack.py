@@ -12,7 +12,6 @@ from pactune.engines.snapshots import problem_snapshot, snapshots_equal
 from pactune.hypergradient.records import InnerState, StepData
 from pactune.parallel import SINGLE_RANK
 from pactune.problem import Problem
-from pactune.problem.data.joined import BatchJoiner
 from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import ChainEnd
 from pactune.rounds.plan import OnStep, RoundOutcome, RoundRequest
@@ -39,14 +38,19 @@ class Stack:
         for problem in dict.fromkeys(self._problems):
             self._sharing.setdefault(problem.functions, []).append(problem)
         self._fixed = problem_snapshot(self._problems[0])
-        trajectory, self._join_train, self._join_valid = requests[0].plan.trajectory, BatchJoiner(), BatchJoiner()
+        trajectory, self._problem = requests[0].plan.trajectory, StackedProblem(self._problems)
         defaults = [request.plan.trajectory.default_hyper for request in requests for _ in request.states]
         self._trajectory = replace(
             trajectory,
-            problem=StackedProblem(self._problems),
+            problem=self._problem,
             ranks=SINGLE_RANK,  # chains of other ranks join after the split
             default_hyper=stack([default for default in defaults if default is not None]) if defaults[0] else None,
         )
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The problems of the stack, each once."""
+        return self._problem.members
 
     def join(self, requests: Sequence[RoundRequest]) -> RoundRequest:
         """Return one request whose single chain stands for all chains of all requests."""
@@ -69,7 +73,7 @@ class Stack:
         """Return the problems that have come to differ from the first one since they were stacked.
 
         A loss may read anything, so problems of different runs are also compared by their risks. Folds and tasks of one
-        problem have the same modules and losses; they cannot come to differ.
+        problem have the same modules and losses; they cannot come to differ. The engine notices that they all change.
         """
         groups = self._sharing.values()
         if len(groups) == 1:
@@ -96,9 +100,9 @@ class Stack:
 
     def _agreements(self, request: RoundRequest, singles: Sequence[RoundRequest]) -> list[bool]:
         """Return True for every chain whose stacked risks equal those that it has alone."""
-        (state,), (data,), problem = request.states, request.step_data_at(0), self._trajectory.problem
+        (state,), (data,) = request.states, request.step_data_at(0)
         with torch.no_grad():
-            found = _risks(problem, state, request.hyper, data)
+            found = _risks(self._problem, state, request.hyper, data)
             each = [
                 _risks(one.plan.trajectory.problem, start, one.hyper, met)
                 for one in singles
@@ -113,7 +117,8 @@ class Stack:
         noise = (
             None if step_data[0].noise is None else stack([data.noise for data in step_data if data.noise is not None])
         )
-        train, valid = self._join_train([t.train for t in step_data]), self._join_valid([t.valid for t in step_data])
+        train = self._problem.train.join([data.train for data in step_data])
+        valid = self._problem.valid.join([data.valid for data in step_data])
         return StepData(train, valid, noise, None)
 
 
@@ -156,10 +161,14 @@ def _states(state: InnerState, count: int) -> list[InnerState]:
 def _single_outcomes(end: ChainEnd) -> list[RoundOutcome]:
     """Return the outcomes of runs with one chain each. The result is that of `combine`, in one pass."""
     count = len(end.risk)
-    by_path = unstack(scale(half_inverse_root(end.total), end.path_gradient)) or [Params() for _ in range(count)]
-    by_risk = unstack(end.risk_gradient) or [Params() for _ in range(count)]
-    parts = zip(_states(end.state, count), end.risk, end.total.sqrt(), by_risk, by_path, strict=True)
-    return [RoundOutcome([state], *others) for state, *others in parts]
+    path_gradient = scale(half_inverse_root(end.total), end.path_gradient) if end.path_gradient else {}
+    whole = RoundOutcome([], end.risk, end.total.sqrt(), end.risk_gradient, path_gradient)
+    by_risk, by_path = (
+        unstack(tree) or [Params() for _ in range(count)] for tree in (end.risk_gradient, path_gradient)
+    )
+    states, roots = _states(end.state, count), whole.regularizer
+    parts = zip(states, end.risk.unbind(), roots.unbind(), by_risk, by_path, strict=True)
+    return [RoundOutcome([state], risk, root, a, b, stack=whole) for state, risk, root, a, b in parts]
 
 
 def _online(requests: Sequence[RoundRequest], stacked: Params) -> OnStep:

@@ -27,10 +27,14 @@ __all__ = ["StackedModels", "StackedProblem"]
 
 
 class _StackedRows(Source):
-    """The data sets of the runs, which have equal numbers of rows."""
+    """The data sets of the runs, which have equal numbers of rows.
+
+    Attributes:
+        join: joins the mini-batches of all runs.
+    """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources, self._join = sources, BatchJoiner()
+        self._sources, self.join = sources, BatchJoiner()
         self.steady = all(source.steady for source in sources)
 
     @property
@@ -42,7 +46,7 @@ class _StackedRows(Source):
 
     def epoch(self) -> Iterator[Batch]:
         for batches in zip(*(source.epoch() for source in self._sources), strict=True):
-            yield self._join(batches)
+            yield self.join(batches)
 
 
 class StackedProblem(InnerProblem):
@@ -51,6 +55,9 @@ class StackedProblem(InnerProblem):
     Args:
         problems: the problem of every run. The first one computes for all: it is mapped over the leading axis.
     """
+
+    train: _StackedRows
+    valid: _StackedRows
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self._first = problems[0]

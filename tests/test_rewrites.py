@@ -1,0 +1,111 @@
+"""Rewrites of recorded operations: fewer operations, the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pactune.engines.rewrites import DIRECT, call_directly
+from pactune.engines.tracing import trace
+
+aten = torch.ops.aten
+A, B = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)).double().unbind()
+
+
+def targets(function: Callable[..., list[Tensor]], *example: Tensor, **settings: bool) -> list[object]:
+    """Return the operations of a recording, after a comparison with the function itself, bit for bit."""
+    graph = trace(function, list(example), **settings)
+    for found, wanted in zip(graph.forward(*example), function(*example), strict=True):
+        assert torch.equal(found, wanted)
+    return [node.target for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def test_equal_operations_are_computed_once() -> None:
+    twice = lambda a, b: [(a * b).sum(), (a * b).exp()]  # noqa: E731
+    assert targets(twice, A, B).count(aten.mul.Tensor) == 2
+    assert targets(twice, A, B, merge=True).count(aten.mul.Tensor) == 1
+
+
+def test_equal_operations_stay_apart_if_a_view_of_one_is_changed() -> None:
+    def changed(a: Tensor, b: Tensor) -> list[Tensor]:
+        first, second = a * b, a * b
+        first.view(-1).add_(1)
+        return [first, second]
+
+    assert targets(changed, A, B, merge=True).count(aten.mul.Tensor) == 2
+
+
+def test_lists_that_foreach_operations_change_stay_apart() -> None:
+    def changed(a: Tensor, b: Tensor) -> list[Tensor]:
+        lists = [torch._foreach_mul([a, b], 0.9) for _ in range(2)]
+        for one in lists:
+            torch._foreach_add_(one, [b, a])
+        return [tensor for one in lists for tensor in one]
+
+    assert targets(changed, A, B, merge=True).count(aten._foreach_mul.Scalar) == 2
+
+
+def test_statistics_of_a_batch_norm_stay_apart() -> None:
+    def normalised(a: Tensor, mean: Tensor, var: Tensor) -> list[Tensor]:
+        copies = [(mean.clone(), var.clone()) for _ in range(2)]
+        outputs = [nn.functional.batch_norm(a, *copy, training=True) for copy in copies]
+        return [*outputs, *(part for copy in copies for part in copy)]
+
+    targets(normalised, A, torch.zeros(3).double(), torch.ones(3).double(), merge=True)
+
+
+def test_a_loss_that_only_starts_a_backward_is_left_out() -> None:
+    def gradient(a: Tensor, b: Tensor) -> list[Tensor]:
+        a = a.detach().requires_grad_()
+        with torch.enable_grad():
+            return list(torch.autograd.grad((a * b).sum(), a))
+
+    assert aten.sum.default in targets(gradient, A, B)
+    assert aten.sum.default not in targets(gradient, A, B, merge=True)
+
+
+def test_sums_with_zeros_and_two_transposes_are_left_out() -> None:
+    def empty(a: Tensor) -> list[Tensor]:
+        total = torch.zeros_like(a)
+        total.add_(a * 2)
+        return [total.transpose(0, 1).transpose(0, 1) + 1]
+
+    assert targets(empty, A, merge=True) == [aten.mul.Tensor, aten.add.Tensor]
+
+
+@pytest.mark.parametrize(("classes", "axis"), [(5, 1), (40, 2)])
+def test_a_softmax_over_a_short_axis_is_transposed(classes: int, axis: int) -> None:
+    def gradients(x: Tensor, w: Tensor, y: Tensor) -> list[Tensor]:
+        w = w.detach().requires_grad_()
+        with torch.enable_grad():
+            risks = torch.vmap(lambda x, w, y: cross_entropy(x @ w.T, y))(x, w, y)
+            return list(torch.autograd.grad(risks.sum(), w))
+
+    draw = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(*shape, generator=draw).double() for shape in ((3, 60, 4), (3, classes, 4)))
+    example = [x, w, torch.randint(0, classes, (3, 60), generator=draw)]
+    graph = trace(gradients, example, transpose=True, merge=True)
+    softmax = graph.graph.find_nodes(op="call_function", target=aten._log_softmax.default)
+    assert [node.args[1] for node in softmax] == [axis]
+    assert torch.allclose(graph.forward(*example)[0], gradients(*example)[0], rtol=1e-12)
+
+
+def test_direct_calls_give_the_same_numbers() -> None:
+    def step(a: Tensor, b: Tensor) -> list[Tensor]:
+        total = (a * b).sum(0, keepdim=True).expand(4, 3) - a.t().t() / 3
+        moved = torch._foreach_mul([a, total], torch.tensor(0.5))
+        torch._foreach_div_(moved, [b, b])
+        return [total.relu().view(12), *moved, torch.log_softmax(total, 1)]
+
+    graph = trace(step, [A, B])
+    before = [node.target for node in graph.graph.nodes]
+    call_directly(graph)
+    after = [node.target for node in graph.graph.nodes]
+    assert any(a is not b for a, b in zip(before, after, strict=True))
+    assert not set(DIRECT).intersection(after)
+    for found, wanted in zip(graph.forward(A, B), step(A, B), strict=True):
+        assert torch.equal(found, wanted)
