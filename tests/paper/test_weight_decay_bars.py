@@ -110,17 +110,26 @@ def test_resnet34_counts_no_plain_training_that_stopped_early():
     assert "plain" not in summarise(study).values
 
 
-def test_resnet34_on_cifar_is_not_above_zeta_0_or_least_norm_under_eq_5():
-    """The paper has a gain of 1.7 points over least norm. On draws 0 and 1 there is none, in accuracy."""
+def test_resnet34_on_cifar_is_not_above_least_norm_under_eq_5():
+    """The paper has a gain of 1.7 points over least norm. Here there is none in accuracy, and one draw ties ζ = 0."""
     study = table("resnet34", "cifar10")
-    assert study.finished == study.asked == 4
+    assert study.finished == study.asked == 6
     found = summarise(study)
     assert found.steps == 100
-    assert "plain" not in found.values
-    assert "Plain training and draw 2 were not run" in study.settings["note"]
-    for other in ("zero", "min_norm"):
-        gain = compare(found, "regularized", other)
-        assert (gain.wins, gain.of) == (0, 2)
+    zero, least = (compare(found, "regularized", other) for other in ("zero", "min_norm"))
+    assert (zero.wins, zero.of) == (1, 3)
+    assert zero.gain["high"] < 0.001
+    assert (least.wins, least.of) == (0, 3)
+
+
+def test_resnet34_on_cifar_is_above_plain_training_at_zeta_0():
+    """Plain training ran over all outer steps; Eq. 5 beats it on two draws of three."""
+    study = table("resnet34", "cifar10")
+    assert {len(run.plain) for run in study.where(zeta=0.0)} == {100}
+    found = summarise(study)
+    for method, wins in (("zero", 3), ("min_norm", 3), ("regularized", 2)):
+        gain = compare(found, method, "plain")
+        assert (gain.wins, gain.of) == (wins, 3)
 
 
 def test_resnet34_on_cifar_has_smaller_weights_and_test_losses_under_eq_5():

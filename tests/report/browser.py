@@ -42,16 +42,37 @@ def find_browser() -> str:
 
 def open_page(page: Path, profile: Path) -> Seen:
     """Load a page, wait until its scripts have run, and look at it."""
-    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
-    flags += [f"--user-data-dir={profile}", "--window-size=1250,4000", "--virtual-time-budget=10000", "--dump-dom"]
-    done = subprocess.run(
-        [find_browser(), *flags, page.resolve().as_uri()], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = _dump(page, profile, "--enable-logging=stderr", "--v=0")
     complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     parts = re.split(r'<div id="(figure-\d+-\d+)"', done.stdout)
     drawn = {name: _ink(text) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
     return Seen(complaints, drawn)
+
+
+def width_of(page: Path, profile: Path, *, window: int) -> int:
+    """Return the width of a page in a window, in pixels; it is more than the window's if one must scroll sideways.
+
+    Chromium makes no window below 500 pixels, so a frame is the window.
+    """
+    look = "document.title = 'width ' + frame.contentDocument.documentElement.scrollWidth"
+    frame = page.with_name("frame.html")
+    frame.write_text(
+        f'<iframe id="frame" src="{page.name}" width="{window}" height="900" style="border: 0"></iframe>'
+        f"<script>frame.onload = () => setTimeout(() => {{ {look} }}, 1000)</script>"
+    )
+    found = re.search(r"<title>width (\d+)</title>", _dump(frame, profile, "--allow-file-access-from-files").stdout)
+    assert found is not None
+    return int(found[1])
+
+
+def _dump(page: Path, profile: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Load a page and return its document after its scripts have run."""
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--window-size=1250,4000"]
+    flags += ["--virtual-time-budget=10000", "--dump-dom", *more]
+    command = [find_browser(), *flags, page.resolve().as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done
 
 
 def _ink(svg: str) -> int:

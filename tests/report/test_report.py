@@ -22,7 +22,7 @@ from pactune.paper.weight_decay.sections import study_section
 from pactune.paper.weight_decay.setting import PAPER, StudySetting
 from pactune.paper.weight_decay.studies import Scale, run_study
 from pactune.report.folder import write_report
-from pactune.report.page import Section, write_page
+from pactune.report.page import Section, Table, write_page
 from pactune.tracking import RunFolder
 
 _spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
@@ -181,3 +181,11 @@ def test_the_browser_sees_errors_and_empty_figures(tmp_path):
     seen = browser.open_page(page, tmp_path / "profile")
     assert any("missing is not defined" in line for line in seen.complaints)
     assert seen.figures == {"figure-0-0": 1, "figure-0-1": 0}
+
+
+def test_a_narrow_window_need_not_scroll_sideways(tmp_path):
+    """Wide tables scroll inside the page, and figures become narrower."""
+    wide = Table([f"column_{i}" for i in range(12)], [["123456789"] * 12])
+    figures = [Panel("a", "x", "y", [Line("a line", [1.0, 2.0], [1.0, 2.0])])]
+    page = write_page(tmp_path / "page.html", "title", [Section("section", tables=[wide], figures=figures)])
+    assert browser.width_of(page, tmp_path / "profile", window=400) == 400

@@ -25,7 +25,13 @@ def build(seed: int) -> pt.Tuner:
     model = nn.Linear(4, 3)
     hyper = pt.WeightDecay(model)
     problem = pt.Problem(model, hyper, train=(X, Y), valid=(X, Y), loss=nn.functional.cross_entropy)
-    return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=1, outer=torch.optim.SGD(hyper.parameters(), lr=0.1))
+    return pt.Tuner(
+        problem,
+        inner=pt.SGD(0.1),
+        inner_steps=1,
+        outer=torch.optim.SGD(hyper.parameters(), lr=0.1),
+        objective=pt.PACBayes("theory"),
+    )
 
 
 def sweep(folder: Path, *, made: Any = build, grid: Any = None, **changes: Any) -> pt.SweepResult:

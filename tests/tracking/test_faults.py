@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 
 import pactune as pt
-from pactune.tracking import Journal, files, read_journal, recorder
+from pactune.storage import files
+from pactune.tracking import Journal, read_journal, recorder
 from pactune.tracking.checkpoint import DamagedError, list_checkpoints, load_checkpoint, save_checkpoint
 from pactune.tracking.states import decode, encode
 

@@ -251,7 +251,13 @@ def test_metrics_are_compared(make: Any, tmp_path: Path) -> None:
             loss=F.cross_entropy,
             metrics=metrics,
         )
-        twin = pt.Tuner(problem, inner=tuner.inner, inner_steps=tuner.inner_steps, outer=tuner.outer)
+        twin = pt.Tuner(
+            problem,
+            inner=tuner.inner,
+            inner_steps=tuner.inner_steps,
+            outer=tuner.outer,
+            objective=pt.PACBayes("theory"),
+        )
         return twin.fit(1, run_dir=tmp_path / "run", resume=True, progress=False)
 
     fit(lambda module, data: {"norm": module.weight.norm()})

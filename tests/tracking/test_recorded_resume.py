@@ -123,7 +123,9 @@ def test_a_loss_that_changed_is_not_recorded_after_a_resume(tmp_path: Path) -> N
 
         outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
         inner = pt.Langevin(0.05, 1000.0)
-        tuner = pt.Tuner(problem, inner=inner, inner_steps=8, outer=outer, engine=engine, chains=3)
+        tuner = pt.Tuner(
+            problem, inner=inner, inner_steps=8, outer=outer, objective=pt.PACBayes("theory"), engine=engine, chains=3
+        )
         result = tuner.fit(steps, callbacks=[Anneal()], progress=False, plain_steps=0, **arguments)
         return result.history.drop(columns="seconds"), tuner.problem in engine.unrecordable
 

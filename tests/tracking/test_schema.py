@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pactune as pt
+from pactune.storage.documents import parse_json
+from pactune.storage.schema import SchemaError, check_line
 from pactune.tracking import read_journal
 from pactune.tracking.checkpoint import DamagedError, list_checkpoints, load_checkpoint, save_checkpoint
-from pactune.tracking.documents import parse_json
 from pactune.tracking.journal import JOURNAL, read_lines
-from pactune.tracking.schema import SchemaError, check_line
-from pactune.tracking.state_schema import check_document, check_state
+from pactune.tracking.state_schema import _TensorChecks, check_document, check_state
 from pactune.tracking.states import decode
 
 CPU = torch.device("cpu")
@@ -333,3 +333,11 @@ def test_what_is_written_is_what_the_schema_takes(whole: Path) -> None:
     found = document(whole)
     check_document(found, "checkpoint")
     check_state(found["state"], found["settings"])
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_a_kept_step_has_one_model_per_fold(models: int) -> None:
+    kept = {"step": 1, "params": {}, "buffers": {}, "hyper": {}, "folds": [({}, {})] * models}
+    with pytest.raises(SchemaError, match="2 folds"):
+        _TensorChecks({"folds": ["a", "b"]}).kept()(kept, "state.kept")
+    _TensorChecks({"folds": ["a"] * models}).kept()(kept, "state.kept")

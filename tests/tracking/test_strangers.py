@@ -19,9 +19,10 @@ import pytest
 
 import pactune as pt
 from pactune.report.page import write_page
-from pactune.tracking import Journal, RunFolder, files, read_journal
+from pactune.storage import files
+from pactune.storage.files import check_name, folder_inside, write_atomically
+from pactune.tracking import Journal, RunFolder, read_journal
 from pactune.tracking.checkpoint import list_checkpoints
-from pactune.tracking.files import check_name, folder_inside, write_atomically
 from pactune.tracking.spreadsheets import plain_cell, write_csv
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")

@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 
 from pactune.errors import DataError
-from pactune.tracking.files import write_atomically
+from pactune.storage.files import write_atomically
 
 __all__ = ["CIFAR10", "MNIST", "Archive", "data_home", "ensure_files", "find_files", "user_cache"]
 

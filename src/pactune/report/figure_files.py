@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pactune.drawing import Panel, draw_panels, encode_figure
-from pactune.tracking.files import make_folder, write_atomically
+from pactune.storage.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

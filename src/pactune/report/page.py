@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pactune.drawing import COLORS, INK, Line, Panel
 from pactune.extras import require
-from pactune.tracking.files import make_folder, write_atomically
+from pactune.storage.files import make_folder, write_atomically
 
 __all__ = ["Section", "Table", "write_page"]
 
@@ -20,14 +20,17 @@ h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .35rem .9rem; border-bottom: 1px solid #d8dee6; }
 th { text-align: left; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
 table.wide { font-size: .82rem; } table.wide td, table.wide th { padding: .3rem .5rem; vertical-align: top; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(30rem, 1fr)); gap: .5rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(30rem, 100%), 1fr)); gap: .5rem; }
 .figures > div { min-width: 0; } summary { cursor: pointer; color: #66717f; margin: .6rem 0; }
+.table { overflow-x: auto; }
+@media (max-width: 40rem) { td, th { padding: .35rem .5rem; } }
 footer { color: #66717f; font-size: .85rem; margin-top: 3rem; }
 """
 NUMERIC = re.compile(r"[-+−]?[\d.]+(e[-+]?\d+)?( %)?")
 SUMMARY = "settings, seeds, versions and time"
 NUMBER = ' class="number"'
-CONFIG = {"displaylogo": False, "responsive": True}
+UNUSED = ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "sendDataToCloud"]  # they hide narrow titles
+CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": UNUSED}
 WIDE = 6  # a table with more columns is set in smaller type
 
 
@@ -49,16 +52,18 @@ class Section(NamedTuple):
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], footer: str = "") -> Path:
-    """Write the page; it needs no network and no other file.
+    """Write the page; it needs no network and no other file. Only a page with figures needs plotly.
 
     Raises:
         RunFolderError: the file cannot be written.
     """
-    get_plotlyjs = require("plotly.offline").get_plotlyjs
+    drawn = any(section.figures for section in sections)
+    script = f"<script>{require('plotly.offline').get_plotlyjs()}</script>" if drawn else ""
     body = "\n".join(_section(section, number) for number, section in enumerate(sections))
     text = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f'<link rel="icon" href="data:,"><style>{STYLE}</style><script>{get_plotlyjs()}</script></head>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
+        f'<link rel="icon" href="data:,"><style>{STYLE}</style>{script}</head>\n'
         f"<body><h1>{html.escape(title)}</h1>\n{body}\n<footer>{html.escape(footer)}</footer></body></html>\n"
     )
     make_folder(path.parent, "the folder")
@@ -80,7 +85,7 @@ def _table(table: Table) -> str:
     numeric = [all(NUMERIC.fullmatch(cell) for cell in column if cell) for column in zip(*table.rows, strict=True)]
     rows = "\n".join("<tr>" + "".join(map(_cell, row, numeric)) + "</tr>" for row in table.rows)
     wide = ' class="wide"' if len(table.header) > WIDE else ""
-    return f"<table{wide}><thead><tr>{header}</tr></thead><tbody>\n{rows}\n</tbody></table>"
+    return f'<div class="table"><table{wide}><thead><tr>{header}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
 
 
 def _cell(text: str, numeric: bool) -> str:

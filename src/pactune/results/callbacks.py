@@ -16,7 +16,7 @@ from pactune.extras import is_installed, require
 if TYPE_CHECKING:
     from pactune.results.result import Result
 
-__all__ = ["Callback", "ProgressBar", "ProgressLines", "as_callbacks", "progress_for", "report_error"]
+__all__ = ["Callback", "Progress", "ProgressBar", "ProgressLines", "as_callbacks", "progress_for", "report_error"]
 
 LINE_SECONDS = 10.0  # at most one plain line in this time
 
@@ -62,44 +62,78 @@ class Callback:
         """Restore a state that `state_dict` returned. A resumed run calls this before `on_fit_begin`."""
 
 
-class ProgressBar(Callback):
-    """A bar on stderr, for terminals; it needs rich."""
+class Progress(Callback):
+    """Counts the finished parts of a run, such as outer steps. This base shows nothing.
+
+    Args:
+        total: the number of parts.
+    """
 
     def __init__(self, total: int) -> None:
-        require("rich")
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        self._stage, self._done, self._total = "outer step", 0, total
+        self._resumed, self._start = 0, time.monotonic()
 
-        columns = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
-        self._task = self.bar.add_task("", total=total)
+    def begin(self, stage: str, left: int) -> None:
+        """Name what runs now. `left` is the number of parts to the end of the run, as far as it is known."""
+        self._stage, self._total = stage, self._done + left
 
-    def on_resume(self, tuner: Any, rows: list[Row]) -> None:
-        """Move the bar past the outer steps that are done."""
-        self.bar.update(self._task, advance=len(rows))
-
-    def on_outer_step(self, tuner: Any, row: Row) -> None:
-        """Move the bar."""
-        self.bar.update(self._task, advance=1, description=_summary(row))
-
-
-class ProgressLines(Callback):
-    """One throttled plain line on stderr, for logs and for terminals without rich."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._done, self._last = total, 0, time.monotonic()
+    def advance(self, words: str = "") -> None:
+        """Count a part as finished, and show some words about it with an estimate of the time left."""
+        self._done += 1
+        self._total = max(self._total, self._done)
+        self._show(words, self._time_left())
 
     def on_resume(self, tuner: Any, rows: list[Row]) -> None:
         """Count the outer steps that are done."""
         self._done += len(rows)
+        self._resumed += len(rows)
 
     def on_outer_step(self, tuner: Any, row: Row) -> None:
+        """Count an outer step."""
+        self.advance(_summary(row))
+
+    def _time_left(self) -> str:
+        """Return the time left if each part takes as long as the mean of the parts so far; empty at the end."""
+        seconds = (time.monotonic() - self._start) / (self._done - self._resumed) * (self._total - self._done)
+        return f"about {_duration(seconds)} left" if self._done < self._total else ""
+
+    def _show(self, words: str, time_left: str) -> None:
+        """Show the count, the words and the time left. Both texts may be empty."""
+
+
+class ProgressBar(Progress):
+    """A bar on stderr, for terminals; it needs rich."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total)
+        require("rich")
+        from rich import progress
+        from rich.console import Console
+
+        columns = (progress.TextColumn("{task.fields[stage]}"), progress.BarColumn(), progress.MofNCompleteColumn())
+        words = progress.TextColumn("{task.description}")
+        self.bar = progress.Progress(*columns, words, console=Console(stderr=True), transient=True)
+        self._task = self.bar.add_task("", total=total, stage="")
+
+    def _show(self, words: str, time_left: str) -> None:
+        text = _joined(words, time_left)
+        self.bar.update(self._task, completed=self._done, total=self._total, description=text, stage=self._stage)
+
+
+class ProgressLines(Progress):
+    """One throttled plain line on stderr, for logs and for terminals without rich."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total)
+        self._last = self._start
+
+    def _show(self, words: str, time_left: str) -> None:
         """Print a line, at most every ten seconds."""
-        self._done += 1
         now = time.monotonic()
         if now - self._last >= LINE_SECONDS:
             self._last = now
-            print(f"outer step {self._done}/{self._total}: {_summary(row)}", file=sys.stderr, flush=True)
+            count = f"{self._stage} {self._done}/{self._total}"
+            print(_joined(f"{count}: {words}" if words else count, time_left), file=sys.stderr, flush=True)
 
 
 def as_callbacks(value: object) -> tuple[Callback, ...]:
@@ -120,12 +154,12 @@ def report_error(callbacks: Iterable[Callback], tuner: Any, error: BaseException
 
 
 @contextmanager
-def progress_for(wanted: bool | None, *, total: int) -> Iterator[Callback]:
+def progress_for(wanted: bool | None, *, total: int) -> Iterator[Progress]:
     """Yield the callback for the argument `progress`: True shows progress, False does not, None on a terminal only."""
     check_flag("progress", wanted, none="for a terminal only")
     terminal = sys.stderr.isatty()
     if wanted is False or (wanted is None and not terminal):
-        yield Callback()
+        yield Progress(total)
     elif terminal and is_installed("rich"):
         shown = ProgressBar(total)
         with shown.bar:
@@ -137,3 +171,19 @@ def progress_for(wanted: bool | None, *, total: int) -> Iterator[Callback]:
 def _summary(row: Row) -> str:
     columns = ("objective", "valid_risk", judged_column(row))
     return ", ".join(f"{column_title(name)} {row[name]:.4g}" for name in columns if name in row)
+
+
+def _joined(*texts: str) -> str:
+    return ", ".join(text for text in texts if text)
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in its two largest units.
+
+    >>> _duration(6.4), _duration(200), _duration(5050)
+    ('6 s', '3 min 20 s', '1 h 24 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

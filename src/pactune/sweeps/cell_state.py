@@ -8,10 +8,10 @@ from typing import Literal
 
 from pactune.columns import Row
 from pactune.errors import RunFolderError
+from pactune.storage.files import folder_inside, make_folder, write_atomically
 from pactune.sweeps.cell_journal import CellProgress, find_ending
 from pactune.sweeps.cell_settings import CellFit
 from pactune.sweeps.worker import Failure
-from pactune.tracking.files import folder_inside, make_folder, write_atomically
 from pactune.tuning.cells import Cell, unique_cell_name
 
 __all__ = ["CELLS", "CellState", "CellStatus"]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from pactune.errors import RunFolderError, SettingError
 from pactune.extras import require
+from pactune.storage.files import as_folder, make_folder
 from pactune.sweeps.cell_settings import CellFit, Resources
 from pactune.sweeps.cell_state import CellState
 from pactune.sweeps.cluster import connected
 from pactune.sweeps.display import Display, open_display
 from pactune.sweeps.result import CellResult, SweepResult
 from pactune.sweeps.worker import CellTask, Failure, run_cell
-from pactune.tracking.files import as_folder, make_folder
 from pactune.tracking.journal import Journal, read_lines
 from pactune.tracking.run_folder import versions_of
 from pactune.tuning.cells import Scalar, scalar_cells, scalar_grid

@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from pactune.errors import RunFolderError
-from pactune.tracking.documents import parse_json
-from pactune.tracking.files import PARTIAL, check_plain, remove_partial, write_atomically
+from pactune.storage.documents import parse_json
+from pactune.storage.files import PARTIAL, check_plain, remove_partial, write_atomically
 from pactune.tracking.states import decode, encode
 from pactune.trees import Params
 

@@ -16,9 +16,9 @@ from weakref import WeakSet
 
 from pactune.columns import Row
 from pactune.errors import RunFolderError
-from pactune.tracking.documents import decode_floats, encode_floats, parse_json
-from pactune.tracking.files import has_content, open_plain, read_all, read_plain, write_all
-from pactune.tracking.schema import SchemaError, check_line
+from pactune.storage.documents import decode_floats, encode_floats, parse_json
+from pactune.storage.files import has_content, open_plain, read_all, read_plain, write_all
+from pactune.storage.schema import SchemaError, check_line
 
 __all__ = ["JOURNAL", "BusyError", "Journal", "read_journal", "read_lines", "starts_of"]
 

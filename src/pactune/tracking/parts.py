@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from pactune.problem.modules import frozen_parts
+
 __all__ = ["Parts", "describe_parts", "name_of", "without_digests"]
 
 Parts = dict[str, str]  # descriptions by path
@@ -89,7 +91,8 @@ class _Describer:
         self._named: set[str] = set()  # names that the described functions use
         self._seen: dict[int, tuple[str, Any]] = {}  # path and object by id; the reference keeps the id unique
         model = next(iter(modules.values()))
-        self._resting = set() if model.training else set(model.modules())  # `fit` puts them into training mode
+        # `fit` puts these parts into training mode
+        self._resting = set() if model.training else set(model.modules()) - frozen_parts(model)
         trained = [(root, *pair) for root in modules for pair in modules[root].named_parameters() if _moves(pair[1])]
         buffers = [(next(iter(modules)), *pair) for pair in model.named_buffers()]
         for root, name, value in (*trained, *buffers):

@@ -14,6 +14,8 @@ import torch
 
 from pactune.columns import CLOCK_COLUMNS, JOURNAL_COLUMNS, Row
 from pactune.errors import RunFolderError, warn_user
+from pactune.storage.files import folder_inside, has_content, make_folder
+from pactune.storage.schema import SchemaError
 from pactune.tracking.checkpoint import (
     DamagedError,
     checkpoint_path,
@@ -23,12 +25,10 @@ from pactune.tracking.checkpoint import (
     save_checkpoint,
     step_of,
 )
-from pactune.tracking.files import folder_inside, has_content, make_folder
 from pactune.tracking.fingerprint import PARTS, changed_parts, differences
 from pactune.tracking.journal import JOURNAL, Journal, read_lines, starts_of
 from pactune.tracking.parts import Parts
 from pactune.tracking.run_folder import versions_of
-from pactune.tracking.schema import SchemaError
 from pactune.tracking.state_schema import check_document, check_state
 from pactune.tracking.status import ended_early
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pactune import __version__
-from pactune.tracking.files import as_folder, make_folder, write_atomically
+from pactune.storage.files import as_folder, make_folder, write_atomically
 from pactune.tracking.journal import JOURNAL, Journal
 
 __all__ = ["RunFolder", "versions_of"]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pactune.tracking.files import write_atomically
+from pactune.storage.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

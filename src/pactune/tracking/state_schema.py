@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from pactune.columns import TUNED_COLUMNS
-from pactune.tracking.optimizers import fits_memory
-from pactune.tracking.schema import (
+from pactune.storage.schema import (
     Check,
     anything,
     check_row,
@@ -27,6 +26,7 @@ from pactune.tracking.schema import (
     record,
     text,
 )
+from pactune.tracking.optimizers import fits_memory
 
 __all__ = ["check_document", "check_state"]
 
@@ -74,9 +74,14 @@ class _TensorChecks:
 
     def kept(self) -> Check:
         """Return a check of a kept outer step."""
-        fold = _pair(self.params, self.buffers)
+        fold, expected = listed(_pair(self.params, self.buffers)), len(self.settings.get("folds", []))
+
+        def folds(value: Any, where: str) -> None:
+            fold(value, where)
+            need(len(value) == expected, where, f"the models of {expected} folds", len(value))
+
         fields = {"step": count, "params": self.params, "buffers": self.buffers, "hyper": self.hyper}
-        return optional(record({**fields, "folds": listed(fold)}))
+        return optional(record({**fields, "folds": folds}))
 
     def all_chain_states(self) -> Check:
         """Return a check of the states of a run's chains, by problem."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pactune.errors import SettingError
-from pactune.tracking.documents import FLOAT, decode_float
+from pactune.storage.documents import FLOAT, decode_float
 from pactune.trees import Params
 
 __all__ = ["decode", "encode"]

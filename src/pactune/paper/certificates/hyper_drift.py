@@ -106,7 +106,7 @@ def objectives(study: DriftStudy) -> dict[str, Objective | None]:
     The theory's ζ assumes a risk in [0, 1]. The cross-entropy, which is minimised, falls faster than the error rate,
     which is certified. So a larger ζ gives lower certificates.
     """
-    theory = HyperDrift().theory_zeta(study.lr, study.inverse_temperature / study.valid)
+    theory = HyperDrift("theory").theory_zeta(study.lr, study.inverse_temperature / study.valid)
     return {
         "λ0": None,
         "validation risk": ValidationRisk(),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from pactune.paper.data import DataName
 from pactune.paper.models import ModelName
 from pactune.paper.weight_decay.setting import Protocol, Start, StudySetting
-from pactune.tracking.files import check_name
-from pactune.tracking.schema import (
+from pactune.storage.files import check_name
+from pactune.storage.schema import (
     Check,
     anything,
     count,

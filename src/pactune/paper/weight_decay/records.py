@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from pactune.columns import Row
 from pactune.errors import DataError, RunFolderError
 from pactune.paper.weight_decay.record_schema import COLUMNS, check_groups, check_run, check_study
-from pactune.tracking.documents import decode_floats, encode_floats, parse_json
-from pactune.tracking.files import check_name, folder_inside, make_folder, read_plain, write_atomically
+from pactune.storage.documents import decode_floats, encode_floats, parse_json
+from pactune.storage.files import check_name, folder_inside, make_folder, read_plain, write_atomically
+from pactune.storage.schema import SchemaError, count
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
-from pactune.tracking.schema import SchemaError, count
 from pactune.tracking.status import journal_is_finished
 from pactune.tuning.cells import Cell, find_cells
 

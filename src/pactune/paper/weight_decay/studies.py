@@ -14,7 +14,7 @@ from pactune.paper.data import DataName, Images
 from pactune.paper.weight_decay.cells import Execution, run_cells
 from pactune.paper.weight_decay.records import CELLS
 from pactune.paper.weight_decay.setting import Start, StudySetting, builder, evaluation_set, paper_zeta
-from pactune.tracking.files import folder_inside
+from pactune.storage.files import folder_inside
 from pactune.tracking.run_folder import RunFolder
 from pactune.tuning.cells import Cell
 

@@ -21,6 +21,7 @@ from pactune.errors import RunFolderError, SettingError
 __all__ = [
     "PARTIAL",
     "as_folder",
+    "as_path",
     "check_name",
     "check_plain",
     "folder_inside",
@@ -149,7 +150,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     except (OSError, ValueError) as error:
         remove_partial(partial)
         raise RunFolderError(
-            f"{path} cannot be written: {_reason(error)}; what was written before is intact, so make room and resume"
+            f"{path} cannot be written: {_reason(error)}; what was written before is intact, so make room and try again"
         ) from error
 
 
@@ -168,6 +169,19 @@ def remove_partial(path: Path) -> None:
         logger.warning("%s is left half written and cannot be removed", path.name)
 
 
+def as_path(name: str, value: object, *, none: bool = False) -> Path:
+    """Return an argument as a path; `none` says in the message that the argument may also be None.
+
+    Raises:
+        SettingError: the value is no path.
+    """
+    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes) or not os.fspath(value):
+        raise SettingError(f"`{name}` must be a path{' or None' if none else ''}, got {shown(value)}")
+    if "\0" in os.fspath(value):
+        raise SettingError(f"`{name}` must not hold a null character, got {shown(value)}")
+    return Path(os.fspath(value))
+
+
 def as_folder(name: str, value: object, *, none: bool = False) -> Path:
     """Return a path for a run folder; check before a long run that the folder exists or can be made.
 
@@ -180,11 +194,7 @@ def as_folder(name: str, value: object, *, none: bool = False) -> Path:
         SettingError: the value is no path.
         RunFolderError: the folder cannot be made: the path is too long, contains a file, or there is no permission.
     """
-    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes) or not os.fspath(value):
-        raise SettingError(f"`{name}` must be a path{' or None' if none else ''}, got {shown(value)}")
-    folder = Path(os.fspath(value))
-    if "\0" in str(folder):
-        raise SettingError(f"`{name}` must not hold a null character, got {shown(value)}")
+    folder = as_path(name, value, none=none)
     try:
         home = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path) or _exists(path))
         if not home.is_dir():
