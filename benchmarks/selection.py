@@ -42,6 +42,7 @@ def seconds(call: Callable[[], Any], *, repeats: int = 5) -> float:
 
 
 def fit(data: FreedmanData, selected: int = SELECTED, **settings: Any) -> ForwardSelector:
+    settings = {"criterion": "pac-bayes"} | settings
     selector = ForwardSelector(n_features_to_select=selected, random_state=0, **settings)
     return selector.fit(data.train, data.train_target, data.valid, data.valid_target)
 

@@ -35,7 +35,7 @@ def forward(**settings: Any) -> Select:
     def select(columns: np.ndarray, target: np.ndarray, seed: int) -> list[int]:
         # Freedman's rows are exchangeable, so the first half trains and the second validates, as in the study.
         half = len(columns) // 2
-        selector = ForwardSelector(random_state=seed, **settings)
+        selector = ForwardSelector(random_state=seed, max_features=20, **settings)
         return selector.fit(columns[:half], target[:half], columns[half:], target[half:]).order_.tolist()
 
     return select
@@ -82,12 +82,12 @@ def knockoffs(rate: float) -> Select:
 
 # name: (selector, package it needs or None)
 PEERS: dict[str, tuple[Select, str | None]] = {
-    "pactune, pac-bayes (default)": (forward(), None),
-    "pactune, pac-bayes, beta=1": (forward(beta=1.0), None),
-    "pactune, pac-bayes, beta=auto": (forward(beta="auto"), None),
+    "pactune, pac-bayes": (forward(criterion="pac-bayes"), None),
+    "pactune, pac-bayes, beta=1": (forward(criterion="pac-bayes", beta=1.0), None),
+    "pactune, pac-bayes, beta=auto": (forward(criterion="pac-bayes", beta="auto"), None),
     "pactune, validation (Eq. 1)": (forward(criterion="validation"), None),
     "pactune, aic": (forward(criterion="aic"), None),
-    "pactune, ebic": (forward(criterion="ebic"), None),
+    "pactune, ebic (default)": (forward(criterion="ebic"), None),
     "SequentialFeatureSelector, cv=5, tol=0.02": (sequential, "scikit-learn"),
     "LassoCV": (lasso, "scikit-learn"),
     "abess, EBIC": (abess_ebic, "abess"),

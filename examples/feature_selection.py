@@ -19,14 +19,14 @@ def main() -> None:
     X, X_new, y, y_new = X[:300], X[300:], y[:300], y[300:]
 
     print(f"true features: {TRUE}")
-    for criterion in ("pac-bayes", "validation", "aic", "ebic"):
+    for criterion in ("ebic", "pac-bayes", "validation", "aic"):
         selector = ForwardSelector(criterion=criterion, random_state=0)
         model = make_pipeline(selector, LinearRegression()).fit(X, y)
         score = model.score(X_new, y_new)
         print(f"{criterion:10} R² on new rows {score:.3f}, {selector.n_features_} features: {selector.order_.tolist()}")
 
-    selector = ForwardSelector(max_features=6, random_state=0).fit(X, y)
-    print("\nThe path that pac-bayes took, the empty model first:")
+    selector = ForwardSelector(max_features=6).fit(X, y)
+    print("\nThe path that ebic took, the empty model first:")
     print(selector.path_.round(3).to_string(index=False))
 
 

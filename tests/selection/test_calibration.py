@@ -58,6 +58,6 @@ def test_auto_in_the_selector():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(200, 40))
     y = X[:, 5] + rng.normal(size=200)
-    selector = ForwardSelector(beta="auto", random_state=0).fit(X, y)
+    selector = ForwardSelector(criterion="pac-bayes", beta="auto", random_state=0).fit(X, y)
     assert list(selector.order_) == [5]
     assert selector.beta_ in ShuffleCalibration().betas

@@ -43,7 +43,8 @@ def obvious_ebic(rows, subset):
     count, outputs = everything.train_target.shape
     fit = count * np.log(least_squares_risks(everything, subset)).sum()
     models = math.comb(everything.train.shape[1], len(subset))
-    return fit + outputs * len(subset) * math.log(count) + 2 * math.log(models)
+    penalty = outputs * len(subset) * math.log(count) + 2 * math.log(models)
+    return fit + penalty * count / (count - len(subset) - 2)
 
 
 def obvious_pac_bayes(rows, subset):
@@ -99,6 +100,23 @@ def test_collinear_columns_are_not_added_by_least_squares():
     target = columns[:, :1] + rng.normal(size=(40, 1))
     rows = standardize(columns[:20], target[:20], columns[20:], target[20:])
     assert len(forward_path(rows, ValidationScore(), max_features=3)) == 3
+
+
+def test_ebic_does_not_reward_the_perfect_fit_of_many_columns_to_few_rows():
+    rng = np.random.default_rng(0)
+    columns, target = rng.normal(size=(20, 50)), rng.normal(size=(20, 1))
+    rows = standardize(columns[:10], target[:10], columns[10:], target[10:])
+    path = forward_path(rows, ExtendedBayes(), max_features=50)
+    assert len(path) == 1 + 20 - 3  # a model of n − 2 features has no finite criterion
+    assert best_size(path) == 0
+
+
+def test_patience_ends_the_path_after_its_minimum(rows):
+    whole = forward_path(rows, ExtendedBayes(), max_features=8)
+    best = best_size(whole)
+    assert best <= 4
+    short = forward_path(rows, ExtendedBayes(), max_features=8, patience=2)
+    assert short == whole[: best + 3]
 
 
 def test_monte_carlo_path_repeats_with_its_seed(rows):

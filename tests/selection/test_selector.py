@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV
@@ -21,7 +22,7 @@ CRITERIA = ["pac-bayes", "validation", "aic", "ebic"]
 
 @parametrize_with_checks(
     [ForwardSelector(criterion=criterion, random_state=0) for criterion in CRITERIA]
-    + [ForwardSelector(method="monte-carlo", chains=5, random_state=0)]
+    + [ForwardSelector(criterion="pac-bayes", method="monte-carlo", chains=5, random_state=0)]
 )
 def test_scikit_learn_contract(estimator, check):
     with warnings.catch_warnings():
@@ -33,6 +34,51 @@ def two_true(seed=0, rows=300, features=60):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(rows, features))
     return X, X[:, 0] - X[:, 1] + 1.5 * rng.normal(size=rows)
+
+
+def test_default_is_the_criterion_that_predicts_best():
+    assert ForwardSelector().criterion == "ebic"
+
+
+@pytest.mark.parametrize("load", [load_diabetes, load_wine, load_breast_cancer])
+def test_default_chooses_the_same_features_with_every_seed(load):
+    X, y = load(return_X_y=True)
+    paths = [ForwardSelector(random_state=seed).fit(X, y).path_ for seed in range(5)]
+    for path in paths[1:]:
+        pd.testing.assert_frame_equal(path, paths[0], check_exact=True)
+
+
+def test_default_chooses_the_same_of_two_columns_that_differ_in_their_unit_with_every_seed():
+    rng = np.random.default_rng(0)
+    metres = rng.normal(size=(101, 1))
+    X = np.hstack([metres, metres / 0.3048, metres * 39.37 + 3])
+    y = metres[:, 0] + rng.normal(size=101)
+    assert len({tuple(ForwardSelector(random_state=seed).fit(X, y).order_) for seed in range(20)}) == 1
+
+
+def test_default_keeps_what_diabetes_needs():
+    X, y = load_diabetes(return_X_y=True)
+    assert sorted(ForwardSelector().fit(X, y).order_) == [1, 2, 3, 4, 5, 8]
+
+
+def test_few_rows_and_many_columns_of_noise_give_nothing():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        assert ForwardSelector().fit(rng.normal(size=(30, 300)), rng.normal(size=30)).n_features_ == 0
+
+
+def test_nothing_is_added_to_a_perfect_fit():
+    for seed in range(20):
+        X = np.random.default_rng(seed).normal(size=(10, 4))
+        assert list(ForwardSelector().fit(X, 2 * X[:, 0]).order_) == [0]
+
+
+def test_path_without_a_length_goes_ten_steps_past_its_minimum():
+    X, y = two_true()
+    selector = ForwardSelector().fit(X, y)
+    assert list(selector.path_["step"]) == list(range(selector.n_features_ + 11))
+    assert len(ForwardSelector(max_features=30).fit(X, y).path_) == 31
+    assert ForwardSelector(min_features=25).fit(X, y).n_features_ == 25
 
 
 @pytest.mark.parametrize("criterion", ["pac-bayes", "ebic"])
@@ -49,16 +95,17 @@ def test_validation_risk_alone_goes_on():
     assert ForwardSelector(criterion="validation", random_state=0).fit(X, y).n_features_ > 5
 
 
-def test_selects_nothing_from_noise():
+@pytest.mark.parametrize("criterion", ["pac-bayes", "ebic"])
+def test_selects_nothing_from_noise(criterion):
     X, _ = two_true()
     y = np.random.default_rng(1).normal(size=len(X))
-    assert ForwardSelector(random_state=0).fit(X, y).n_features_ == 0
+    assert ForwardSelector(criterion=criterion, random_state=0).fit(X, y).n_features_ == 0
 
 
 def test_path_table_names_features_and_adds_up():
     X, y = two_true()
     frame = pd.DataFrame(X, columns=[f"column {place}" for place in range(X.shape[1])])
-    selector = ForwardSelector(max_features=5, random_state=0).fit(frame, y)
+    selector = ForwardSelector(criterion="pac-bayes", max_features=5, random_state=0).fit(frame, y)
     path = selector.path_
     assert list(path.columns) == ["step", "feature", "objective", "risk", "regularizer", "validation_r2"]
     assert list(path["step"]) == [0, 1, 2, 3, 4, 5]
@@ -86,8 +133,10 @@ def test_units_do_not_matter(criterion, scale, shift, target_scale, column):
 
 def test_explicit_validation_rows_replace_the_split():
     X, y = two_true()
-    given = ForwardSelector().fit(X[:150], y[:150], X[150:], y[150:])
-    again = ForwardSelector(random_state=5).fit(X[:150], y[:150], X_valid=X[150:], y_valid=y[150:])
+    given = ForwardSelector(criterion="pac-bayes").fit(X[:150], y[:150], X[150:], y[150:])
+    again = ForwardSelector(criterion="pac-bayes", random_state=5).fit(
+        X[:150], y[:150], X_valid=X[150:], y_valid=y[150:]
+    )
     pd.testing.assert_frame_equal(given.path_, again.path_)
     with pytest.raises(SettingError, match="X_valid"):
         ForwardSelector().fit(X, y, X_valid=X)
@@ -125,8 +174,9 @@ def test_works_in_a_grid_search():
 
 def test_monte_carlo_chooses_as_the_exact_objective_where_the_signal_is_clear():
     X, y = two_true()
-    sampled = ForwardSelector(method="monte-carlo", max_features=4, random_state=0).fit(X, y)
-    exact = ForwardSelector(max_features=4, random_state=0).fit(X, y)
+    settings = {"criterion": "pac-bayes", "max_features": 4, "random_state": 0}
+    sampled = ForwardSelector(method="monte-carlo", **settings).fit(X, y)
+    exact = ForwardSelector(**settings).fit(X, y)
     assert sorted(sampled.order_) == sorted(exact.order_) == [0, 1]
     # 50 chains; the standard deviation of one chain's risk is near 0.2 with two features, so 4 errors are 0.11.
     assert sampled.path_["objective"][2] == pytest.approx(exact.path_["objective"][2], abs=0.11)
@@ -161,7 +211,7 @@ def test_step_size_is_reduced_on_correlated_columns_and_says_so():
     X = rng.normal(size=(100, 1)) + 1e-3 * rng.normal(size=(100, 30))
     y = X[:, 0] + rng.normal(size=100)
     with pytest.warns(StepSizeWarning, match="learning_rate"):
-        selector = ForwardSelector(learning_rate=0.5, random_state=0).fit(X, y)
+        selector = ForwardSelector(criterion="pac-bayes", learning_rate=0.5, random_state=0).fit(X, y)
     assert selector.learning_rate_ * 20 < 2.0
     assert selector.learning_rate_ * selector.steps_ == pytest.approx(0.5 * 50)
     assert np.isfinite(selector.path_["objective"]).all()
@@ -175,7 +225,9 @@ def test_exact_copies_of_a_column_are_no_trouble(beta, method):
     X = np.repeat(rng.normal(size=(60, 1)), 25, axis=1)
     y = X[:, 0] + 0.5 * rng.normal(size=60)
     with pytest.warns(StepSizeWarning):
-        selector = ForwardSelector(beta=beta, method=method, random_state=0).fit(X, y)
+        selector = ForwardSelector(
+            criterion="pac-bayes", beta=beta, method=method, max_features=20, random_state=0
+        ).fit(X, y)
     assert selector.n_features_ >= 1
     assert np.isfinite(selector.path_["objective"]).all()
 
@@ -183,7 +235,7 @@ def test_exact_copies_of_a_column_are_no_trouble(beta, method):
 def test_step_size_stays_where_it_is_stable():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 3000))  # λ_max of all columns together is above 40, of any twenty of them below 4
-    selector = ForwardSelector(random_state=0).fit(X, X[:, 0] + rng.normal(size=100))
+    selector = ForwardSelector(criterion="pac-bayes", random_state=0).fit(X, X[:, 0] + rng.normal(size=100))
     assert (selector.learning_rate_, selector.steps_) == (0.1, 50)
     assert selector.zeta_**2 == pytest.approx(0.1 * 0.1 / 4)
 
@@ -191,8 +243,8 @@ def test_step_size_stays_where_it_is_stable():
 def test_infinite_beta_needs_a_number_for_zeta():
     X, y = two_true()
     with pytest.raises(SettingError, match="zeta"):
-        ForwardSelector(beta=np.inf).fit(X, y)
-    assert ForwardSelector(beta=np.inf, zeta=0.0, random_state=0).fit(X, y).n_features_ > 2
+        ForwardSelector(criterion="pac-bayes", beta=np.inf).fit(X, y)
+    assert ForwardSelector(criterion="pac-bayes", beta=np.inf, zeta=0.0, random_state=0).fit(X, y).n_features_ > 2
 
 
 @pytest.mark.parametrize(

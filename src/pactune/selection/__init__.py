@@ -1,7 +1,7 @@
-"""Feature selection that stops at the true features: forward selection under a PAC-Bayes objective.
+"""Feature selection that stops at the true features: forward selection under EBIC or a PAC-Bayes objective.
 
-`ForwardSelector` splits and standardises the rows and adds features one by one. A criterion scores the candidates of a
-step; a new criterion belongs beside `least_squares` and `pac_bayes`.
+`ForwardSelector` standardises the rows and adds features one by one. A criterion scores the candidates of a step; a new
+criterion belongs beside `least_squares` and `pac_bayes`. `comparison` measures how well the choice predicts new rows.
 """
 
 from pactune.extras import require

@@ -52,6 +52,7 @@ def calibrated_beta(
     generator: np.random.Generator,
     *,
     max_features: int,
+    patience: int | None = None,
     settings: ShuffleCalibration | None = None,
 ) -> float:
     """Choose β from the given rows.
@@ -65,6 +66,7 @@ def calibrated_beta(
         path: the dynamics; its temperature is replaced by that of each β.
         generator: draws the shuffles.
         max_features: length of the paths that are compared.
+        patience: number of steps without a new minimum after which a path ends; None never ends it.
         settings: values to choose from, number of shuffles, level.
 
     Returns:
@@ -74,13 +76,14 @@ def calibrated_beta(
     rates = false_selection_rates(rows, path, generator, chosen)
     pairs = zip(chosen.betas, rates, strict=True)
     safe = [beta for beta, _ in takewhile(lambda pair: pair[1] <= chosen.level, pairs)] or [chosen.betas[0]]
-    return min(safe, key=lambda beta: (_smallest_objective(rows, path, beta, max_features), -beta))
 
+    def smallest_objective(beta: float) -> float:
+        heated = replace(path, inverse_temperature=beta * len(rows.train))
+        criterion = PathScore(zeta=theory_zeta(beta, path.learning_rate), path=heated)
+        steps = forward_path(rows, criterion, max_features=max_features, patience=patience)
+        return min(step.objective for step in steps)
 
-def _smallest_objective(rows: Rows, path: LangevinPath, beta: float, max_features: int) -> float:
-    heated = replace(path, inverse_temperature=beta * len(rows.train))
-    criterion = PathScore(zeta=theory_zeta(beta, path.learning_rate), path=heated)
-    return min(step.objective for step in forward_path(rows, criterion, max_features=max_features))
+    return min(safe, key=lambda beta: (smallest_objective(beta), -beta))
 
 
 def false_selection_rates(

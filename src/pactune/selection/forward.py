@@ -31,13 +31,14 @@ class Step(NamedTuple):
     validation_r2: float
 
 
-def forward_path(rows: Rows, criterion: Criterion, *, max_features: int) -> list[Step]:
+def forward_path(rows: Rows, criterion: Criterion, *, max_features: int, patience: int | None = None) -> list[Step]:
     """Add at each step the feature with the smallest objective, starting from none.
 
     Args:
         rows: standardised training and validation rows.
         criterion: the criterion to minimise.
         max_features: number of steps; fewer are taken if no usable feature is left.
+        patience: the path also ends after this many steps without a new minimum of the objective. None never ends it.
 
     Returns:
         The empty model and one step per feature.
@@ -45,7 +46,7 @@ def forward_path(rows: Rows, criterion: Criterion, *, max_features: int) -> list
     state = criterion.start(rows)
     path = [_step(rows, criterion.empty(state), 0, None, [])]
     chosen: list[int] = []
-    while len(chosen) < max_features:
+    while len(chosen) < max_features and not _has_stalled(path, patience):
         scores = criterion.scores(state)
         feature = int(np.argmin(scores.objective))
         if not math.isfinite(scores.objective[feature]):
@@ -61,6 +62,10 @@ def best_size(path: list[Step], *, min_features: int = 0) -> int:
     objectives = [step.objective for step in path]
     first = min(min_features, len(path) - 1)
     return first + int(np.argmin(objectives[first:]))
+
+
+def _has_stalled(path: list[Step], patience: int | None) -> bool:
+    return patience is not None and len(path) - 1 - best_size(path) >= patience
 
 
 def _step(rows: Rows, scores: Scores, index: int, feature: int | None, chosen: list[int]) -> Step:

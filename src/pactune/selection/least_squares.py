@@ -17,6 +17,8 @@ __all__ = ["Akaike", "ExtendedBayes", "ValidationScore"]
 
 # A candidate is collinear if its variance orthogonal to the chosen features is below this share.
 _COLLINEAR = 1e-10
+# A fit is perfect if its residual is below this share of the target's variance; what remains is rounding.
+_PERFECT = 1e-12
 
 
 class _Residuals(NamedTuple):
@@ -111,10 +113,12 @@ class Akaike(_LeastSquares):
 
 @dataclass(frozen=True)
 class ExtendedBayes(_LeastSquares):
-    """Extended BIC (Chen and Chen, 2008) of the least-squares fit to all rows, the strong classical baseline.
+    """Extended BIC (Chen and Chen, 2008) of the least-squares fit to all rows, corrected for few rows.
 
-    n Σ_j log(RSS_j / n) + q·k·log n + 2γ log C(p, k) for k of p features and q outputs. It needs no validation part:
-    the rows of both parts are pooled.
+    n Σ_j log(RSS_j / n) + (q·k·log n + 2γ log C(p, k)) · n / (n − k − 2) for k of p features and q outputs. It needs no
+    validation part: the rows of both parts are pooled. The factor n / (n − k − 2) corrects the BIC for few rows
+    (McQuarrie, 1999). Without it the criterion falls without limit as k approaches n, since the residuals of any n
+    columns vanish.
 
     Attributes:
         gamma: weight γ of the prior over model sizes; 0 is the BIC, 1 the value for more features than rows.
@@ -138,7 +142,9 @@ class ExtendedBayes(_LeastSquares):
         (rows, features), outputs = state.train.shape, risks.shape[1]
         models = math.lgamma(features + 1) - math.lgamma(size + 1) - math.lgamma(features - size + 1)
         penalty = outputs * size * math.log(rows) + 2.0 * self.gamma * models
+        spare = rows - size - 2
+        if size:
+            penalty *= rows / spare if spare > 0 else math.inf
         risk = risks.sum(axis=1)
-        # A perfect fit has the logarithm −∞. Rounding decides there, so the residual has a floor.
-        fit = rows * np.log(np.maximum(risks, np.finfo(float).eps)).sum(axis=1)
+        fit = rows * np.log(np.maximum(risks, _PERFECT)).sum(axis=1)
         return Scores(fit + penalty, risk, np.full_like(risk, penalty))
