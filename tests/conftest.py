@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import pactune as pt
+from pactune.search import comparison, decays, many
 from pactune.trees import Params
 
 Make = Callable[..., pt.Tuner]
@@ -60,6 +63,15 @@ def make_tuner(
     return pt.Tuner(problem, **(defaults | settings))
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_raises() -> Iterator[None]:
+    """Let Ctrl-C raise at the start of every test, and fail if the test leaves another handler behind."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    after = signal.signal(signal.SIGINT, before)
+    assert after is signal.default_int_handler, "the test left a handler of Ctrl-C behind"
+
+
 @pytest.fixture(name="make")
 def make_fixture() -> Make:
     """The maker of small tuners."""
@@ -95,3 +107,19 @@ def flat(tree: Params) -> Tensor:
 def flat_fixture() -> Callable[[Params], Tensor]:
     """The flattener of trees."""
     return flat
+
+
+@pytest.fixture
+def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search of `pt.tune` with a few rounds and outer steps."""
+    shorten_search(monkeypatch)
+
+
+def shorten_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the search of `pt.tune` to a few rounds and outer steps."""
+    tuning = importlib.import_module("pactune.search.tune")  # the package has a function of this name
+    for name in ("ROUNDS", "MOST_ROUNDS"):
+        monkeypatch.setattr(decays, name, 4)
+    for module in (many, tuning):
+        monkeypatch.setattr(module, "OUTER_STEPS", 3)
+    monkeypatch.setattr(comparison, "RESAMPLES", 20)

@@ -43,10 +43,13 @@ if TYPE_CHECKING:
     )
     from pactune.parallel import Parallel
     from pactune.problem import Problem
+    from pactune.problem.correlated_inputs import CorrelatedInputs
     from pactune.problem.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.problem.provenance import Provenance
     from pactune.results.callbacks import Callback
     from pactune.results.result import ObjectiveValue, Result
+    from pactune.results.saving import load_result
+    from pactune.search.tune import tune
     from pactune.sweeps.result import SweepResult
     from pactune.sweeps.run import sweep
     from pactune.tuning.grid import GridResult, fit_grid
@@ -68,6 +71,8 @@ _HOMES = {
         "RunFolderError",
         "SettingError",
     ],
+    "pactune.problem.correlated_inputs": ["CorrelatedInputs"],
+    "pactune.search.tune": ["tune"],
     "pactune.problem.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
     "pactune.hypergradient": [
         "ConjugateGradient",
@@ -92,6 +97,7 @@ _HOMES = {
     "pactune.problem": ["Problem"],
     "pactune.problem.provenance": ["Provenance"],
     "pactune.results.result": ["ObjectiveValue", "Result"],
+    "pactune.results.saving": ["load_result"],
     "pactune.tuning.grid": ["GridResult", "fit_grid"],
     "pactune.sweeps.result": ["SweepResult"],
     "pactune.sweeps.run": ["sweep"],
@@ -108,6 +114,7 @@ __all__ = [
     "CertificateError",
     "CoherenceMonitor",
     "ConjugateGradient",
+    "CorrelatedInputs",
     "DataError",
     "DivergenceError",
     "ExampleWeights",
@@ -145,7 +152,9 @@ __all__ = [
     "certify",
     "check_hypergradient",
     "fit_grid",
+    "load_result",
     "sweep",
+    "tune",
 ]
 
 

@@ -20,12 +20,10 @@ class _Deferral:
     """The state of the deferred Ctrl-C of this process.
 
     Attributes:
-        active: True while a run defers Ctrl-C.
         immediate: True while code of the user runs, which Ctrl-C interrupts at once.
         received: True after Ctrl-C, until it is raised.
     """
 
-    active = False
     immediate = False
     received = False
 
@@ -47,16 +45,15 @@ def deferred_interrupts() -> Iterator[None]:
     handler for SIGINT.
     """
     main = threading.current_thread() is threading.main_thread()
-    if not main or _deferral.active or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    _deferral.active, _deferral.received = True, False
-    signal.signal(signal.SIGINT, _deferral.handle)
+    _deferral.immediate = _deferral.received = False  # Ctrl-C may have ended an earlier block before it cleaned up
     try:
+        signal.signal(signal.SIGINT, _deferral.handle)
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _deferral.active = False
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from pactune.gradient_check.differences import Derivative, derivative
 from pactune.gradient_check.stationary import StationaryChain, find_stationary, train_gradient_norm_of
 from pactune.hypergradient import Implicit
 from pactune.hypergradient.records import InnerState
+from pactune.problem.modules import wake
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.inputs import RunInputs
 from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest, mean_outcome
@@ -270,8 +271,7 @@ def _in_double(run: OuterRun) -> list[_RecordedPart]:
     plan, chains, inputs = run.plan(run.settings.zeta), run.chains, replace(run.inputs, reader="check")
     run.problem.load_tasks(chains.rounds, inputs.streams)
     problem = run.problem.in_type(torch.float64)
-    if not problem.model.training:
-        problem.model.train()
+    wake(problem.model)
     hyper, default = clone(problem.hyperparameters()), plan.trajectory.default_hyper
     trajectory = replace(plan.trajectory, default_hyper=None if default is None else _double(default))
     parts = []

@@ -77,7 +77,7 @@ def as_zeta(zeta: object, lr: object, beta: object) -> float:
     if not isinstance(zeta, str) or zeta != "theory":
         check_number("zeta", zeta, Rule('a finite number ≥ 0 or "theory"', NOT_NEGATIVE.holds))
         return float(cast(float, zeta))
-    return PACBayes().theory_zeta(positive("lr", lr), positive("beta", beta))
+    return PACBayes("theory").theory_zeta(positive("lr", lr), positive("beta", beta))
 
 
 def positive(name: str, value: object) -> float:

@@ -25,7 +25,7 @@ from pactune.monitor.gradients import (
 )
 from pactune.monitor.penalties import as_decay, as_penalty
 from pactune.objectives.base import check_bound, clip
-from pactune.problem.modules import restored_mode
+from pactune.problem.modules import restored_mode, wake
 from pactune.problem.tensor_slots import call_with
 from pactune.streams import Streams
 from pactune.trees import Params, clone, split, sub
@@ -236,8 +236,7 @@ class CoherenceMonitor:
         slots, buffers = buffer_slots(self.model)
         key = self._streams.key(f"{role} forward", 0, self.steps)
         with forked(self.model, key), restored_mode(self.model), torch.enable_grad():
-            if not self.model.training:  # in training mode, parts of the model may be in `eval()` on purpose
-                self.model.train()
+            wake(self.model)
             found = call_with([(slots, clone(buffers))], gradient)
         return mean_over_processes(found) if self._average else found
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pactune.checks import NOT_NEGATIVE, Rule, check_number
+from pactune.errors import SettingError
 from pactune.objectives.auto_zeta import AutoZeta
 from pactune.problem import Problem
 from pactune.trees import Params, clip, leaves, split
 
-__all__ = ["MeasuredSummand", "Objective", "PathContext", "check_zeta", "clip"]
+__all__ = ["REQUIRED", "MeasuredSummand", "Objective", "PathContext", "check_zeta", "clip"]
 
 Zeta = float | Literal["theory", "auto"] | AutoZeta
+REQUIRED: Any = None  # in place of a default: `check_zeta` refuses it with the choices in words
 
 
 class PathContext(NamedTuple):
@@ -100,6 +102,11 @@ class Objective(ABC):
 
 def check_zeta(zeta: object) -> None:
     """Raise unless ζ is a finite number ≥ 0, "theory" or "auto"."""
+    if zeta is None:
+        raise SettingError(
+            '`zeta` must be given: a finite number ≥ 0, "theory", or "auto", which chooses it by cross-validation; '
+            "there is no default, since the best ζ depends on the problem; `tuner.suggest()` shows its scale"
+        )
     if isinstance(zeta, AutoZeta) or (isinstance(zeta, str) and zeta in ("theory", "auto")):
         return
     check_number("zeta", zeta, Rule('a finite number ≥ 0, "theory" or "auto"', NOT_NEGATIVE.holds))

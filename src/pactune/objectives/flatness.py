@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pactune.objectives.base import Objective, PathContext, Zeta, check_zeta
+from pactune.objectives.base import REQUIRED, Objective, PathContext, Zeta, check_zeta
 from pactune.trees import Params, dot
 
 __all__ = ["Flatness"]
@@ -22,7 +22,7 @@ class Flatness(Objective):
         zeta: a number ≥ 0 or "theory" for √(βη/4).
     """
 
-    zeta: Zeta = "theory"
+    zeta: Zeta = REQUIRED
 
     uses_valid_gradient = False
 

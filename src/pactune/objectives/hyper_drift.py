@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pactune.checks import FINITE, check_number, check_type, is_number
 from pactune.errors import SettingError
-from pactune.objectives.base import MeasuredSummand, Objective, PathContext, check_zeta
+from pactune.objectives.base import REQUIRED, MeasuredSummand, Objective, PathContext, check_zeta
 from pactune.problem import Problem
 from pactune.trees import Params, dot, scale, sub
 
@@ -37,7 +37,7 @@ class HyperDrift(Objective):
             the validation data.
     """
 
-    zeta: float | Literal["theory"] = "theory"
+    zeta: float | Literal["theory"] = REQUIRED
     default: float | Mapping[str, Tensor] | None = None
 
     uses_valid_gradient = False

@@ -8,7 +8,16 @@ from typing import Literal
 from torch import Tensor
 
 from pactune.checks import check_choice
-from pactune.objectives.base import MeasuredSummand, Objective, PathContext, Zeta, check_bound, check_zeta, clip
+from pactune.objectives.base import (
+    REQUIRED,
+    MeasuredSummand,
+    Objective,
+    PathContext,
+    Zeta,
+    check_bound,
+    check_zeta,
+    clip,
+)
 from pactune.trees import Params, add_, dot, scale, sub
 
 __all__ = ["PACBayes", "SameDistribution"]
@@ -28,7 +37,7 @@ class PACBayes(Objective):
             (Algorithm C.1).
     """
 
-    zeta: Zeta = "theory"
+    zeta: Zeta = REQUIRED
     clip_train: float | None = None
     clip_valid: float | None = None
     chain_mean: Literal["inside", "outside"] = "inside"

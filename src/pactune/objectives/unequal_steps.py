@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pactune.checks import POSITIVE, check_number
-from pactune.objectives.base import Objective, PathContext, Zeta, check_bound, check_zeta, clip
+from pactune.objectives.base import REQUIRED, Objective, PathContext, Zeta, check_bound, check_zeta, clip
 from pactune.trees import Params
 
 __all__ = ["UnequalSteps"]
@@ -37,7 +37,7 @@ class UnequalSteps(Objective):
     """
 
     valid_lr: float
-    zeta: Zeta = "theory"
+    zeta: Zeta = REQUIRED
     clip_valid: float | None = None
     clip_train: float | None = None
     valid_inverse_temperature: float | None = None

@@ -14,7 +14,7 @@ from pactune.errors import DataError, SettingError
 from pactune.problem.data import Source
 from pactune.streams import Streams
 
-__all__ = ["FoldRows", "Folds", "make_folds"]
+__all__ = ["FoldRows", "Folds", "make_folds", "targets_of"]
 
 DEFAULT_FOLDS = 5
 
@@ -61,9 +61,10 @@ def make_folds(source: Source, folds: Any, groups: Any, *, refit: bool) -> Folds
         DataError: the rows of a fold are not rows of the sample, or a row of a fold trains and validates.
     """
     source.subset(torch.arange(source.rows, device="cpu"))  # raises if rows cannot be chosen by number
-    if groups is not None and not hasattr(folds, "split"):
+    splitter = hasattr(folds, "split") and not isinstance(folds, (str, bytes))
+    if groups is not None and not splitter:
         raise SettingError("`groups` needs a splitter that uses them, such as folds=GroupKFold(5) of scikit-learn")
-    if hasattr(folds, "split"):
+    if splitter:
         return Folds(_split(source, folds, groups), refit)
     if isinstance(folds, Iterable) and not isinstance(folds, (str, bytes)):
         return Folds(_from_pairs(folds, source.rows), refit)
@@ -87,7 +88,7 @@ def _stratified(rows: int, count: int, labels: Tensor | None) -> tuple[FoldRows,
 def _split(source: Source, splitter: Any, groups: Any) -> tuple[FoldRows, ...]:
     import numpy as np
 
-    targets = _targets(source)
+    targets = targets_of(source)
     wanted = None if targets is None else targets.cpu().numpy()
     try:
         pairs = list(splitter.split(np.zeros((source.rows, 1)), wanted, groups))
@@ -132,13 +133,13 @@ def _checked(folds: list[FoldRows]) -> tuple[FoldRows, ...]:
 
 def _labels(source: Source) -> Tensor | None:
     """Return the labels of a classification, integers in one dimension; None for other targets."""
-    targets = _targets(source)
+    targets = targets_of(source)
     if targets is None or targets.is_floating_point() or targets.is_complex() or targets.ndim != 1:
         return None
     return targets.cpu()
 
 
-def _targets(source: Source) -> Tensor | None:
+def targets_of(source: Source) -> Tensor | None:
     """Return the last part of every row; None if a batch is not a tuple that ends with a tensor."""
     parts: list[Tensor] = []
     for batch in source.evaluation():

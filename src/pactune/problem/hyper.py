@@ -19,12 +19,14 @@ add up, learning-rate factors multiply, initial parameters pass from one module 
 
 from __future__ import annotations
 
+import math
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
-from pactune.checks import Rule, check_choice, check_count, check_number
+from pactune.checks import POSITIVE, Rule, check_choice, check_count, check_flag, check_number
 from pactune.errors import SettingError
 from pactune.problem.modules import as_module
 from pactune.trees import Params, mul
@@ -32,6 +34,12 @@ from pactune.trees import Params, mul
 __all__ = ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"]
 
 Granularity = Literal["element", "tensor", "global"]
+SMALL_DECAY = 0.001  # where a positive decay starts, since a softplus is never 0
+
+
+def inverse_softplus(value: float) -> float:
+    """Return the number whose softplus is `value` > 0."""
+    return value + math.log(-math.expm1(-value))
 
 
 def _key(name: str) -> str:
@@ -113,13 +121,15 @@ class _PerParameter(nn.Module):
 class WeightDecay(_PerParameter):
     """Weight decay, penalty ½ Σ λ θ², with one λ per element, per tensor, or for the whole model.
 
-    λ starts at `init` and has no sign constraint, as in the paper's experiments. Choose `per="element"` to reproduce
-    them, `"tensor"` or `"global"` when the validation set is small and nothing guards against overfitting it.
+    By default λ has no sign constraint, as in the paper's experiments. Choose `per="element"` to reproduce them,
+    `"tensor"` or `"global"` when the validation set is small and nothing guards against overfitting it. Most of the
+    harm that tuning does is done by negative decays, and `positive=True` rules them out.
 
     Args:
         model: the model whose trainable parameters are decayed.
         per: "element", "tensor" or "global".
-        init: the initial value of λ.
+        init: the initial value of λ; None is 0, and 0.001 if `positive`.
+        positive: λ is the softplus of the parameters of this module, so that no step makes it negative.
 
     Example:
         >>> decay = WeightDecay(nn.Linear(3, 2), per="tensor", init=0.1)
@@ -129,21 +139,36 @@ class WeightDecay(_PerParameter):
         0.3
     """
 
-    def __init__(self, model: nn.Module, *, per: Granularity = "element", init: float = 0.0) -> None:
-        super().__init__(model, per=per, init=init)
+    def __init__(
+        self, model: nn.Module, *, per: Granularity = "element", init: float | None = None, positive: bool = False
+    ) -> None:
+        check_flag("positive", positive)
+        start = (SMALL_DECAY if positive else 0.0) if init is None else init
+        if positive:
+            check_number("init", start, POSITIVE)
+        super().__init__(model, per=per, init=inverse_softplus(start) if positive else start)
+        self.positive = positive
+
+    def decays(self, params: Params) -> Params:
+        """Return λ by parameter name."""
+        values = self._matched(params)
+        return {name: softplus(value) for name, value in values.items()} if self.positive else values
 
     def penalty(self, params: Params) -> Tensor:
         """Return ½ Σ λ θ²."""
-        terms = [0.5 * (decay * params[name] ** 2).sum() for name, decay in self._matched(params).items()]
+        terms = [0.5 * (decay * params[name] ** 2).sum() for name, decay in self.decays(params).items()]
         return torch.stack(terms).sum()
 
     def penalty_gradient(self, params: Params) -> Params:
         """Return λ ⊙ θ, so that ∂∇R_T/∂λ = θ costs no double backward."""
-        return mul(self._matched(params), params)
+        return mul(self.decays(params), params)
 
     def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
         """Return θ ⊙ c, the derivative of ⟨λ ⊙ θ, c⟩, summed over the elements that share a λ."""
-        products = mul({name: params[name] for name in self._matched(params)}, cotangent)
+        values = self._matched(params)
+        products = mul({name: params[name] for name in values}, cotangent)
+        if self.positive:
+            products = {name: value * values[name].sigmoid() for name, value in products.items()}
         if self.per == "global":
             return {"values.all": torch.stack([product.sum() for product in products.values()]).sum()}
         each = self.per == "element"
@@ -151,7 +176,11 @@ class WeightDecay(_PerParameter):
 
     def penalty_product(self, params: Params, vector: Params) -> Params:
         """Return λ ⊙ v: the penalty's Hessian is diag(λ)."""
-        return {name: decay * vector[name] for name, decay in self._matched(params).items()}
+        return {name: decay * vector[name] for name, decay in self.decays(params).items()}
+
+    def extra_repr(self) -> str:
+        """Return the granularity and the sign constraint, for `repr`."""
+        return f"{super().extra_repr()}{', positive=True' if self.positive else ''}"
 
 
 class LearningRates(_PerParameter):
@@ -200,7 +229,12 @@ class Initialization(nn.Module):
 
     def initial(self, params: Params) -> Params:
         """Return θ_0 = λ for the parameters that have a value here, and the draw from P_0 for the others."""
-        return {name: self.values.get(_key(name), p) for name, p in params.items()}
+        values = cast(Params, self.values._parameters)  # a look-up in the ParameterDict takes ten times longer
+        return {name: values.get(_key(name), p) for name, p in params.items()}
+
+    def covers(self, params: Params) -> bool:
+        """Return True if every parameter has a value here, and no subclass uses the draw from P_0."""
+        return type(self).initial is Initialization.initial and all(_key(name) in self.values for name in params)
 
     def check_model(self, params: Params) -> None:
         """Raise unless the values belong to a model with these parameters."""

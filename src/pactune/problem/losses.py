@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -98,9 +98,26 @@ class Losses:
             return self._valid_loss(model, batch.data, hyper)
         return self._short(model, batch)
 
-    def rows(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the validation loss of every row of a batch. Shape (rows,)."""
-        return self._short(model, batch, reduction="none").reshape(batch.rows, -1).mean(1)
+    def rows(self, model: nn.Module, batches: Iterable[Batch]) -> Tensor | None:
+        """Return the validation loss of every row of some batches, shape (rows,); None if that needs calls per row."""
+        found = list[Tensor]()
+        for batch in () if self.general else batches:
+            part = self._rows(model, batch)
+            if part is None:
+                return None
+            found.append(part)
+        return torch.cat(found) if found else None
+
+    def _rows(self, model: nn.Module, batch: Batch) -> Tensor | None:
+        if self.knows_rows:
+            return self._short(model, batch, reduction="none").reshape(batch.rows, -1).mean(1)
+        assert self._loss is not None
+        *inputs, target = inputs_and_target(batch.data)
+        outputs = model(*inputs)
+        both = (outputs, target)
+        if not all(isinstance(one, Tensor) and one.ndim and len(one) == batch.rows for one in both):
+            return None
+        return _loss_of_rows(self._loss, outputs, target)
 
     def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor | float]:
         """Return the metrics of a batch.
@@ -125,6 +142,19 @@ class Losses:
         assert self._loss is not None
         *inputs, target = inputs_and_target(batch.data)
         return self._loss(model(*inputs), target, **options)
+
+
+def _loss_of_rows(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of every row by a loss that returns means: of all rows at once, or row by row if vmap fails."""
+
+    def of_row(output: Tensor, wanted: Tensor) -> Tensor:
+        return loss(output.unsqueeze(0), wanted.unsqueeze(0)).reshape(())
+
+    try:
+        found: Tensor = torch.func.vmap(of_row)(outputs, target)
+    except Exception:  # the user's code may look at numbers, or be no code of torch
+        found = torch.stack([of_row(*row) for row in zip(outputs, target, strict=True)])
+    return found
 
 
 def stated_reduction(loss: object) -> str | None:

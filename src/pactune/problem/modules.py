@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -19,13 +21,21 @@ from pactune.trees import Params
 __all__ = [
     "ModuleTensors",
     "as_module",
+    "copied",
     "evaluating",
+    "frozen_parts",
     "mode",
     "refuse_torchscript",
+    "rest",
     "restored_mode",
+    "training",
     "uncompiled",
+    "wake",
     "warn_if_compiled",
 ]
+
+# Names of the parts that the user had put into `eval()` mode before `rest` put the whole model there.
+_FROZEN: WeakKeyDictionary[nn.Module, frozenset[str]] = WeakKeyDictionary()
 
 
 def as_module(name: str, given: object) -> nn.Module:
@@ -146,11 +156,55 @@ class ModuleTensors:
 
 
 @contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """Put a model into training mode, all but its frozen parts, and restore the flag of every part on exit."""
+    with restored_mode(model):
+        wake(model)
+        yield
+
+
+@contextmanager
 def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Set all modules to training or `eval()` mode, and restore the flag of each on exit."""
     with restored_mode(model):
         model.train(training)
         yield
+
+
+def frozen_parts(model: nn.Module) -> set[nn.Module]:
+    """Return the parts of a model that stay in `eval()` mode while it is trained.
+
+    In a model in training mode these are the parts that the user put into `eval()` mode. A model in `eval()` mode has
+    none, unless `rest` put it there: then they are the parts that were frozen before.
+    """
+    if model.training:
+        return {part for part in model.modules() if not part.training}
+    names = _FROZEN.get(model, frozenset())
+    return {part for name, part in model.named_modules() if name in names}
+
+
+def wake(model: nn.Module) -> None:
+    """Put a model into training mode, all but its frozen parts."""
+    if not model.training:
+        frozen = frozen_parts(model)
+        model.train()
+        for part in frozen:
+            part.training = False
+
+
+def rest(model: nn.Module) -> None:
+    """Put a model into `eval()` mode, and remember its frozen parts for `wake`."""
+    frozen = frozen_parts(model)
+    _FROZEN[model] = frozenset(name for name, part in model.named_modules() if part in frozen)
+    model.eval()
+
+
+def copied(model: nn.Module, *others: Any) -> tuple[Any, ...]:
+    """Return a deep copy of a model, which remembers its frozen parts, and of other objects together with it."""
+    twins: tuple[Any, ...] = copy.deepcopy((model, *others))
+    if model in _FROZEN:
+        _FROZEN[twins[0]] = _FROZEN[model]
+    return twins
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -15,13 +15,14 @@ from pactune.checks import check_flag
 from pactune.errors import DataError, SettingError, warn_user
 from pactune.problem.data import Batch, Source, as_source, in_type
 from pactune.problem.data.changing import NoRows
+from pactune.problem.description import describe_problem
 from pactune.problem.evaluation import Evaluation, average
 from pactune.problem.folds import FoldRows, Folds, make_folds
 from pactune.problem.hooks import holders
 from pactune.problem.hyper import ExampleWeights, check_values
 from pactune.problem.loss_checks import as_risk, is_sum, naming_failure, structure
 from pactune.problem.losses import Closure, Losses, Metrics
-from pactune.problem.modules import as_module, evaluating, mode, uncompiled, warn_if_compiled
+from pactune.problem.modules import as_module, copied, evaluating, rest, training, uncompiled, warn_if_compiled
 from pactune.problem.provenance import DataMark, UnknownSample
 from pactune.problem.risks import ModelRisks
 from pactune.problem.tasks import TaskData, Tasks
@@ -141,6 +142,9 @@ class Problem(ModelRisks):
         known = NoRows() if train is None else as_source(train, role="train", device=self.device, batch_size=sizes[0])
         return TaskData(known, as_source(valid, role="valid", device=self.device, batch_size=sizes[1]))
 
+    def __repr__(self) -> str:
+        return describe_problem(self, self.train, self.valid, self._folds, self._tasks)
+
     @property
     def members(self) -> list[Problem]:
         """This problem alone."""
@@ -211,7 +215,7 @@ class Problem(ModelRisks):
 
         Tasks that are drawn stay at their present draw.
         """
-        model, hyper = copy.deepcopy((self.model, self.hyper))
+        model, hyper = copied(self.model, self.hyper)
         train, valid = (in_type(source, dtype) for source in (self.train, self.valid))
         twin = Problem(model.to(dtype), hyper.to(dtype), train=train, valid=valid, **self._losses.arguments())
         return twin._sharing(self._folds, None if self._tasks is None else self._tasks.in_type(dtype), train, valid)
@@ -224,6 +228,10 @@ class Problem(ModelRisks):
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
         """Return one problem on some rows, with the same model and hyper module and without folds."""
         return self._on_rows(FoldRows(train_rows, valid_rows))
+
+    def with_folds(self, folds: Sequence[FoldRows], *, refit: bool) -> Problem:
+        """Return the problem with other folds of the same rows, with the same model and hyper module."""
+        return copy.copy(self)._sharing(Folds(tuple(folds), refit), None, self.train, self.valid)
 
     def folds_within(self, rows: Tensor) -> Problem:
         """Return the problem with its folds on some rows only, with the same model and hyper module."""
@@ -361,23 +369,27 @@ class Problem(ModelRisks):
     def row_losses(self, source: Source) -> Tensor:
         """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.
 
-        A loss of `torch.nn.functional` is called with `reduction="none"`. Any other loss is called on one row at a
-        time, or on blocks of rows if there are more than `MOST_BLOCKS` rows.
+        Losses of `torch.nn.functional` are called with `reduction="none"`, others on single rows of the model's output.
+        A loss of the general form is called on one row at a time, or on at most `MOST_BLOCKS` blocks of rows.
         """
         with evaluating(self.model, self.device):
-            if self._losses.knows_rows:
-                parts = [self._losses.rows(self.model, batch) for batch in source.evaluation()]
-                return torch.cat(parts).double().cpu()
-            blocks = torch.arange(source.rows, device="cpu").tensor_split(min(source.rows, MOST_BLOCKS))
+            if (found := self._losses.rows(self.model, source.evaluation())) is not None:
+                return found.double().cpu()
+            most = MOST_BLOCKS if self._losses.general else source.rows
+            blocks = torch.arange(source.rows, device="cpu").tensor_split(min(source.rows, most))
             batches = (next(source.subset(block).epoch()) for block in blocks)
             return torch.stack([self._losses.valid(self.model, self.hyper, b) for b in batches]).double().cpu()
 
     def training_mode(self) -> AbstractContextManager[None]:
-        """Put a model in `eval()` mode into training mode, and restore every flag on exit.
+        """Put the model into training mode and restore every flag on exit.
 
-        A model in training mode is left unchanged, since the user may have put parts of it into `eval()` mode.
+        Parts that the user put into `eval()` mode inside a model in training mode stay there.
         """
-        return nullcontext() if self.model.training else mode(self.model, training=True)
+        return training(self.model)
+
+    def rest(self) -> None:
+        """Put the model into `eval()` mode; the next training finds its parts as they were."""
+        rest(self.model)
 
 
 def _weigher(hyper: nn.Module) -> Any:

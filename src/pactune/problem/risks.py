@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pactune.problem.data import Batch
 from pactune.problem.hooks import Hooks
+from pactune.problem.hyper import Initialization
 from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.loss_checks import as_risk
 from pactune.problem.losses import Losses, inputs_and_target
@@ -104,6 +105,12 @@ class ModelRisks(InnerProblem):
     def has_initial(self) -> bool:
         """True if the initial parameters depend on hyperparameters."""
         return bool(self._hooks.initials)
+
+    @cached_property
+    def draws_initial(self) -> bool:
+        """True if θ_0 may depend on a draw from P_0; an `Initialization` of all parameters does not."""
+        covering = [module for module in self._hooks.initials if isinstance(module, Initialization)]
+        return not any(module.covers(self.parameters()) for module in covering)
 
     @property
     def enters_losses(self) -> bool:

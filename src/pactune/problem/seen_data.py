@@ -26,7 +26,7 @@ __all__ = ["SEEN_DATA", "SeenData"]
 MOST_SAMPLES = 16  # samples whose data stay in memory; older ones keep only the identities of their rows
 
 
-@dataclass
+@dataclass(eq=False)
 class _SeenSample:
     mark: DataMark
 
@@ -59,8 +59,12 @@ class SeenData:
         """Record that a fit on these samples is about to change the tensors."""
         with self._lock:
             fresh = [self._sample(mark) for mark in sample_ids]
+            samples = _merge(fresh, ())
             for tensor in _floating(tensors):
-                digest, old = _digest(tensor), self._record(tensor)
+                old = self._record(tensor)
+                if old is not None and old.seen == samples and not self._by_digest:
+                    continue  # the record says so already, and no other values are known that these could be
+                digest = _digest(tensor)
                 known = _merge(self._known(tensor, digest), fresh)
                 initial = old.initial if old is not None else digest
                 self._by_tensor[tensor] = _TensorRecord(initial, digest, known)

@@ -30,7 +30,6 @@ def fit_auto(run: OuterRun, settings: FitSettings, rule: AutoZeta, listeners: Li
 
 
 def _held_out_rule(run: OuterRun, rule: AutoZeta) -> HeldOutRule:
-    _check(run)
     candidates = [
         Candidate(
             f"fold-{k}-fraction-{fraction:g}",
@@ -88,13 +87,6 @@ def _folds(settings: TunerSettings, rule: AutoZeta) -> list[_Fold]:
         _Fold(without(train, k), without(valid, k), [problem.train.subset(train[k]), problem.valid.subset(valid[k])])
         for k in range(rule.folds)
     ]
-
-
-def _check(run: OuterRun) -> None:
-    if run.settings.online:
-        raise SettingError('`zeta="auto"` is for online=False; pass a number')
-    if not run.settings.objective.has_path:
-        raise SettingError(f'`zeta="auto"` needs an objective with a regularizer, got {run.settings.objective}')
 
 
 def _label(fraction: float) -> str:

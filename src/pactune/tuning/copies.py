@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from dataclasses import replace
 
 import torch
 
 from pactune.problem import Problem
+from pactune.problem.modules import copied
 from pactune.rounds.replay import hook_functions, same_values
 from pactune.stacking.batched import has_hooks
 from pactune.streams import Streams, forked_rng, seed_forward
@@ -41,7 +41,7 @@ def copied_settings(settings: TunerSettings, count: int) -> list[TunerSettings] 
 
 
 def _copied(settings: TunerSettings) -> TunerSettings:
-    model, hyper, outer = copy.deepcopy((settings.problem.model, settings.problem.hyper, settings.outer))
+    model, hyper, outer = copied(settings.problem.model, settings.problem.hyper, settings.outer)
     return replace(settings, problem=settings.problem.with_modules(model, hyper), outer=outer)
 
 

@@ -13,8 +13,9 @@ from pactune.tracking.parts import Parts, describe_parts, name_of
 from pactune.trees import Params
 from pactune.tuning.fit_settings import FitSettings
 from pactune.tuning.outer_run import OuterRun
+from pactune.tuning.settings import TunerSettings
 
-__all__ = ["describe_run", "parts_of"]
+__all__ = ["describe_run", "describe_settings", "parts_of", "short_settings"]
 
 # A scheduler writes these entries into the groups of an optimizer.
 SCHEDULED = ("params", "initial_lr", "swa_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_scale")
@@ -28,19 +29,7 @@ def describe_run(run: OuterRun, settings: FitSettings, test: Source | None) -> d
     """
     problem, tuner = run.problem, run.settings
     return {
-        "inner": _words(tuner.inner),
-        "inner_steps": tuner.inner_steps,
-        "outer": f"{type(tuner.outer).__name__} {_words(tuner.outer.defaults)}",
-        "outer_groups": [_group(group) for group in tuner.outer.param_groups],
-        "objective": _words(tuner.objective),
-        "hypergradient": _words(tuner.risk_estimator),
-        "path_hypergradient": _words(tuner.path_estimator),
-        "chains": tuner.chains,
-        "restart": tuner.restart,
-        "online": tuner.online,
-        "seed": tuner.seed,
-        "initial": _words(tuner.initial),
-        "path_stride": tuner.path_stride,
+        **describe_settings(tuner),
         "engine": _words(run.runner.engine),
         "keep": settings.keep,
         "tolerance": settings.tolerance,
@@ -56,6 +45,34 @@ def describe_run(run: OuterRun, settings: FitSettings, test: Source | None) -> d
         **problem.fingerprints(),
         "test": None if test is None else test.fingerprint(),
     }
+
+
+def describe_settings(tuner: TunerSettings) -> dict[str, Any]:
+    """Return the settings of a tuner, without its problem, as JSON can hold them."""
+    return {
+        "inner": _words(tuner.inner),
+        "inner_steps": tuner.inner_steps,
+        "outer": f"{type(tuner.outer).__name__} {_words(tuner.outer.defaults)}",
+        "outer_groups": [_group(group) for group in tuner.outer.param_groups],
+        "objective": _words(tuner.objective),
+        "hypergradient": _words(tuner.risk_estimator),
+        "path_hypergradient": _words(tuner.path_estimator),
+        "chains": tuner.chains,
+        "restart": tuner.restart,
+        "online": tuner.online,
+        "seed": tuner.seed,
+        "initial": _words(tuner.initial),
+        "path_stride": tuner.path_stride,
+    }
+
+
+def short_settings(tuner: TunerSettings) -> dict[str, Any]:
+    """Return the problem and the settings of a tuner in words that fit on a line each, for `repr`."""
+    rates = dict.fromkeys(str(group.get("lr")) for group in tuner.outer.param_groups)
+    words = {"problem": repr(tuner.problem), **describe_settings(tuner)}
+    words["outer"] = f"{type(tuner.outer).__name__}(lr={' and '.join(rates)})"
+    left_out = ["outer_groups", *(["initial"] if tuner.initial is None else [])]
+    return {name: value for name, value in words.items() if name not in left_out}
 
 
 def parts_of(run: OuterRun, *, checksums: bool = True) -> Parts:

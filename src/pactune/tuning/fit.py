@@ -17,7 +17,7 @@ from pactune.results.result import Result, Status
 from pactune.results.verdict import judge_run
 from pactune.stacking.lockstep import RequestGenerator, run_in_lockstep
 from pactune.trees import Params, clone
-from pactune.tuning.description import describe_run
+from pactune.tuning.description import describe_run, describe_settings
 from pactune.tuning.fit_settings import FitSettings
 from pactune.tuning.fold_results import out_of_fold
 from pactune.tuning.listeners import Listeners
@@ -62,6 +62,7 @@ class Fit:
         """Return the same as a generator, whose requests the caller answers."""
         try:
             result, failure = yield from self._recorded()
+            self.run.problem.rest()
             self._listeners.end(result)
         except BaseException as error:
             SEEN_DATA.end_fit(self.run.problem.tensors())
@@ -205,6 +206,7 @@ class Fit:
             plain_rows=self._plain.rows,
             provenance=self._provenance(),
             out_of_fold=None if kept is None or not kept.folds else out_of_fold(problem, kept),
+            settings={"problem": repr(problem), **describe_settings(self.run.settings)},
             fold_states=[] if kept is None else [{**params, **buffers} for params, buffers in kept.folds],
         )
         verdict = self.settings.verdict or judge_run(result, higher_is_better=problem.higher_is_better)

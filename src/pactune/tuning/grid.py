@@ -17,7 +17,7 @@ from pactune.results.result import Result
 from pactune.rounds.engine import Engine
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
-from pactune.tracking.files import as_folder, folder_inside
+from pactune.storage.files import as_folder, folder_inside
 from pactune.tracking.recorder import CheckpointSchedule, resume_together
 from pactune.tuning.cells import Cell, cell_name, check_key, grid_cells
 from pactune.tuning.fit import Fit

@@ -109,6 +109,7 @@ def fit_by_held_out_rows(
             scorer.add_to(scores, settings.outer_steps)
         if stopped := [result for result in results if result.status == "interrupted"]:
             start.restore(run)
+            run.problem.rest()
             model, hyper = run.problem.model, run.problem.hyper
             return replace(stopped[0], rows=[], plain_rows=[], kept_step=0, model=model, hyper=hyper)
     start.restore(run)
@@ -149,6 +150,7 @@ def _fit_in_lockstep(
     runner, schedule, fits = Runner(run.runner.engine), CheckpointSchedule(), list[Fit]()
     for (candidate, own), heard in zip(group, listeners, strict=True):
         problem = candidate.on(own.problem)
+        differs = {"problems": problem.trained, "folds": problem.fingerprints().get("folds", [])}
         quiet = replace(
             settings,
             test=None,
@@ -157,7 +159,7 @@ def _fit_in_lockstep(
             on_divergence="return",
             choice=None,
             evaluate=False,
-            recorder=settings.recorder.part(candidate.name, schedule, problems=problem.trained),
+            recorder=settings.recorder.part(candidate.name, schedule, **differs),
         )
         there = OuterRun(replace(own, problem=problem), run.ranks, runner)
         fits.append(Fit(there, quiet, candidate.zeta, heard))

@@ -9,14 +9,34 @@ from pathlib import Path
 from pactune.checks import check_flag
 from pactune.errors import SettingError
 from pactune.problem.data import as_source
-from pactune.tracking.files import as_folder
+from pactune.storage.files import as_folder
 from pactune.tracking.rank_recorder import RankRecorder
 from pactune.tracking.recorder import CheckpointSchedule, FolderRecorder, Recorder
 from pactune.tuning.description import describe_run, parts_of
 from pactune.tuning.fit_settings import FitSettings
 from pactune.tuning.outer_run import OuterRun
 
-__all__ = ["recorded_in"]
+__all__ = ["check_folder", "recorded_in"]
+
+
+def check_folder(run_dir: str | Path | None, *, resume: bool) -> None:
+    """Check the folder of a run before anything runs.
+
+    Raises:
+        SettingError: a setting breaks its rule.
+        RunFolderError: the folder cannot be made, or holds a run that is not to be resumed.
+    """
+    place = _place(run_dir, resume=resume)
+    if place is not None and not resume:
+        FolderRecorder(place, resume=False, settings={})  # raises if the folder holds a run
+
+
+def _place(run_dir: str | Path | None, *, resume: bool) -> Path | None:
+    """Return the path of a run folder; None without one."""
+    check_flag("resume", resume)
+    if run_dir is None and resume:
+        raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
+    return None if run_dir is None else as_folder("run_dir", run_dir, none=True)
 
 
 def recorded_in(
@@ -33,12 +53,9 @@ def recorded_in(
         SettingError: a setting breaks its rule.
         RunFolderError: the folder cannot be used.
     """
-    check_flag("resume", resume)
-    if run_dir is None:
-        if resume:
-            raise SettingError("`resume=True` needs `run_dir`, the folder of the run to go on with")
+    place = _place(run_dir, resume=resume)
+    if place is None:
         return settings
-    place = as_folder("run_dir", run_dir, none=True)
     device, ranks = run.problem.device, run.ranks
     test = None if settings.test is None else as_source(settings.test, role="test", device=device)
     if not ranks.leader:

@@ -12,7 +12,7 @@ from pactune.errors import SettingError
 from pactune.hypergradient import Estimator
 from pactune.objectives import AutoZeta, Objective
 from pactune.problem import Problem
-from pactune.rounds.inputs import Initial
+from pactune.rounds.inputs import Initial, check_reset
 
 __all__ = ["TunerSettings"]
 
@@ -48,11 +48,15 @@ class TunerSettings:
         for name in ("restart", "online"):
             check_flag(name, getattr(self, name))
         check_seed("seed", self.seed)
-        check_type("objective", self.objective, Objective, "PACBayes(...) or another objective")
+        self._check_objective()
         if self.initial is not None and not callable(self.initial):
             raise SettingError(f"`initial` must be a function of a torch.Generator or None, got {shown(self.initial)}")
-        self.objective.check(self.problem)
         self._check_sharing()
+        self._check_online()
+        self._check_auto()
+        self._check_rows()
+        if self.initial is None and (self.restart or self.chains > 1):
+            check_reset(self.problem)
         self._check_outer()
         self._check_estimators()
 
@@ -78,6 +82,15 @@ class TunerSettings:
         source = first.valid if self.objective.risk_of == "valid" else first.train
         return 1.0 if tau is None else tau / source.rows
 
+    def _check_objective(self) -> None:
+        if self.objective is None:
+            raise SettingError(
+                "`objective` must be given: PACBayes(zeta) for Eq. 5, ValidationRisk() for the bare validation risk, "
+                "HyperDrift(zeta), Flatness(zeta), SameDistribution(zeta) or UnequalSteps(valid_lr, zeta)"
+            )
+        check_type("objective", self.objective, Objective, "PACBayes(...) or another objective")
+        self.objective.check(self.problem)
+
     def _check_sharing(self) -> None:
         """Check the settings of a problem with folds or tasks."""
         problem = self.problem
@@ -91,8 +104,38 @@ class TunerSettings:
                 "every outer step draws other tasks, so each must start from θ_0: pass restart=True, or a list of all "
                 "tasks without `tasks_per_step`"
             )
-        if problem.has_tasks and self.chooses_zeta:
+
+    def _check_online(self) -> None:
+        if self.online and not self.objective.has_path:
+            raise SettingError(
+                f"`online=True` moves λ by the regularizer at every inner step, and {self.objective} has none; "
+                "use online=False"
+            )
+
+    def _check_auto(self) -> None:
+        if not self.chooses_zeta:
+            return
+        if self.online:
+            raise SettingError('`zeta="auto"` is for online=False; pass a number')
+        if not self.objective.has_path:
+            raise SettingError(f'`zeta="auto"` needs an objective with a regularizer, got {self.objective}')
+        if self.problem.has_tasks:
             raise SettingError('`zeta="auto"` holds rows of one sample out, and tasks have several; pass a number')
+        if not self.problem.train.rows and getattr(self.objective.zeta, "judge", "both") == "both":
+            raise SettingError('`zeta="auto"` holds training rows out, and there are none; use AutoZeta(judge="valid")')
+
+    def _check_rows(self) -> None:
+        """Check the settings of a problem without training rows."""
+        if self.problem.train.rows:
+            return
+        kind = type(self.objective).__name__
+        if self.objective.risk_of == "train":
+            raise SettingError(f"`objective={kind}` takes the risk of the training rows, and there are none")
+        if self.objective.uses_step_size and self.inner.inverse_temperature_or_none() is None:
+            raise SettingError(
+                f"`objective={kind}` takes the number of training rows as the inverse temperature of "
+                f"{type(self.inner).__name__}, and there are none; use Langevin as `inner`"
+            )
 
     def _check_outer(self) -> None:
         if not isinstance(self.outer, torch.optim.Optimizer):

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from pactune.checks import check_count
 from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engines import Engine, as_engine
 from pactune.errors import SettingError
 from pactune.hypergradient import Estimator, Truncated
-from pactune.objectives import AutoZeta, Objective, PACBayes
+from pactune.objectives import AutoZeta, Objective
+from pactune.objectives.base import REQUIRED
 from pactune.parallel import Parallel, Ranks, as_ranks
 from pactune.problem import Problem
 from pactune.results.callbacks import Callback, as_callbacks, progress_for
@@ -22,6 +24,7 @@ from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
 from pactune.trees import Params
 from pactune.tuning.auto_zeta import fit_auto, runs_of
+from pactune.tuning.description import short_settings
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import FitSettings, Keep
 from pactune.tuning.held_out_step import fit_held_out_step
@@ -29,6 +32,7 @@ from pactune.tuning.listeners import Listeners
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.recording import recorded_in
 from pactune.tuning.settings import TunerSettings
+from pactune.tuning.suggestion import Suggestion, suggest
 
 __all__ = ["Tuner"]
 
@@ -45,8 +49,8 @@ class Tuner:
         inner: the inner dynamics: `SGD`, `Adam`, `Langevin`, or a `torch.optim` factory while K ≤ 1.
         inner_steps: T, the inner steps per outer step.
         outer: a `torch.optim` optimizer over the parameters of the hyper module.
-        objective: `PACBayes(zeta)` (Eq. 5), `ValidationRisk()` (Eq. 4), `Flatness`, `SameDistribution`, `UnequalSteps`,
-            `HyperDrift`.
+        objective: `PACBayes(zeta)` (Eq. 5), `ValidationRisk()` (Eq. 4), `HyperDrift`, `Flatness`, `SameDistribution` or
+            `UnequalSteps`. It must be given.
         hypergradient: the estimator that differentiates the risk at θ_T; the default `Truncated(1)` is T1–T2.
         path_hypergradient: the estimator that differentiates the regularizer; the default `Truncated(0)` is the paper's
             K = 0.
@@ -88,7 +92,7 @@ class Tuner:
         inner: Dynamics | Any,
         inner_steps: int,
         outer: torch.optim.Optimizer,
-        objective: Objective | None = None,
+        objective: Objective = REQUIRED,
         hypergradient: Estimator | None = None,
         path_hypergradient: Estimator | None = None,
         chains: int = 1,
@@ -105,7 +109,7 @@ class Tuner:
             inner=as_dynamics(inner),
             inner_steps=inner_steps,
             outer=outer,
-            objective=objective if objective is not None else PACBayes(),
+            objective=objective,
             risk_estimator=hypergradient if hypergradient is not None else Truncated(1),
             path_estimator=path_hypergradient if path_hypergradient is not None else Truncated(0),
             chains=chains,
@@ -135,6 +139,28 @@ class Tuner:
         if self.settings.online:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         return run_in_lockstep([self.outer_run.hypergradient()], self.outer_run.runner)[0]
+
+    def suggest(self, *, outer_steps: int = 100) -> Suggestion:
+        """Look at the scales of both gradients before a run: print the result.
+
+        One round runs from the present model and λ, and is thrown away: θ, λ, `.grad`, the optimizers and all random
+        numbers stay as they are. The numbers are rules of thumb, from one round.
+
+        Args:
+            outer_steps: the length of the planned run. A penalty acts in every inner step of it, so its λ has a
+                smaller scale in a longer run.
+
+        Returns:
+            For every kind of hyperparameter the scales of λ and of both gradients, and the learning rate of `outer`
+            whose first step moves λ by a tenth of its scale; ζ at which both gradients are equally long; and how far a
+            round moves the risk.
+
+        Raises:
+            GradientError: the gradient of a hyperparameter is identically zero.
+            DivergenceError: the round diverges.
+        """
+        check_count("outer_steps", outer_steps)
+        return suggest(self.settings, self.ranks, outer_steps=outer_steps)
 
     def fit(
         self,
@@ -170,7 +196,8 @@ class Tuner:
                 from its beginning. Where there is no run yet, one starts.
 
         Returns:
-            The result. After Ctrl-C it is the result so far, with status "interrupted".
+            The result. After Ctrl-C it is the result so far, with status "interrupted". The model is in `eval()` mode;
+            another `fit` trains it in training mode again.
 
         Raises:
             SettingError: a setting breaks its rule.
@@ -198,6 +225,10 @@ class Tuner:
             if held_out:
                 return fit_held_out_step(run, settings, listeners, bar)
             return Fit(run, settings, self.settings.zeta, listeners.with_another(bar)).result()
+
+    def __repr__(self) -> str:
+        words = {**short_settings(self.settings), "engine": type(self.outer_run.runner.engine).__name__}
+        return "Tuner(\n" + "".join(f"    {name}={value},\n" for name, value in words.items()) + ")"
 
     # Read-only: a tuner runs with the settings it was made with.
 

@@ -30,9 +30,9 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
     Raises:
         DataError: the data are empty, of unknown type, or on another device.
     """
-    check_count(
-        "batch_size" if role == "train" else f"{role}_batch_size", batch_size, words="at least 1", none="for all rows"
-    )
+    if batch_size is not None:
+        name = "batch_size" if role == "train" else f"{role}_batch_size"
+        check_count(name, batch_size, words="at least 1", none="for all rows")
     if isinstance(data, Source):
         return data
     if isinstance(data, Tensor):
@@ -55,7 +55,7 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
 
 
 def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -> None:
-    lengths = [len(tensor) if tensor.ndim else -1 for tensor in tensors]
+    lengths = [tensor.shape[0] if tensor.ndim else -1 for tensor in tensors]
     if len(set(lengths)) != 1 or lengths[0] < 0:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise DataError(f"`{role}` tensors must have the same number of rows, got shapes {shapes}")

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -19,9 +20,18 @@ from pactune.streams import Streams
 
 __all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
 
+_WHOLE: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 FINGERPRINT_ROWS = 1024  # rows of a tensor that go into its checksum
 REREAD_ROWS = 256  # rows that are read twice to find out if reading changes them
 EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
+
+
+def whole(rows: int) -> Tensor:
+    """Return the numbers of all rows. Data sets of equal size share the tensor, so nobody may change it."""
+    found = _WHOLE.get(rows)
+    if found is None:
+        found = _WHOLE[rows] = torch.arange(rows, device="cpu")
+    return found
 
 
 class Indexed(Source):
@@ -54,7 +64,7 @@ class Indexed(Source):
         """Return all rows as one batch; it is cached."""
         if self._full is None:
             with seeded(0) if self.draws else nullcontext():
-                self._full = self._make(torch.arange(self.rows, device="cpu"))
+                self._full = self._make(whole(self.rows))
         return self._full
 
     def _permutation(self, epoch: int, streams: Streams, role: str) -> Tensor:
@@ -74,6 +84,10 @@ class Indexed(Source):
         order = self._permutation(epoch, streams, role)
         with seeded(streams.key("rows", role, step)) if self.draws else nullcontext():
             return self._make(order[position * self._size : (position + 1) * self._size])
+
+    def first(self) -> Batch:
+        """Return the first batch; it is cached if it has all rows."""
+        return self._whole() if self.steady else super().first()
 
     def epoch(self) -> Iterator[Batch]:
         """Iterate over all rows in batches of the training size."""
@@ -151,7 +165,8 @@ class TensorRows(Indexed):
         self._tensors = tuple(tensors)
 
     def _take(self, index: Tensor) -> tuple[Tensor, ...]:
-        if len(index) == self.rows and torch.equal(index, torch.arange(self.rows, device="cpu")):
+        every = whole(self.rows)
+        if index is every or (len(index) == self.rows and torch.equal(index, every)):
             return self._tensors
         return tuple(_rows(tensor, index.to(tensor.device)) for tensor in self._tensors)
 

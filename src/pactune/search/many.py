@@ -1,0 +1,129 @@
+"""The fine search: many hyperparameters by gradient, from the best decay on, over the same folds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pactune.problem import Problem
+from pactune.problem.correlated_inputs import CorrelatedInputs
+from pactune.problem.data import Source
+from pactune.problem.hyper import SMALL_DECAY, WeightDecay
+from pactune.rounds.run_states import RunStates
+from pactune.search.decays import Scalars
+from pactune.search.rows import HeldOutFold
+from pactune.search.scores import scale_of, smooth
+from pactune.search.training import InnerLoop, RowReader, RowScores, copied_modules, start_run, tune
+from pactune.stacking.lockstep import run_in_lockstep
+from pactune.stacking.runner import Runner
+from pactune.tuning.outer_run import OuterRun
+
+__all__ = ["OUTER_STEPS", "HeldOutScores", "many_hyperparameters", "outer_optimizer", "tune_while_held_out"]
+
+OUTER_STEPS = 15
+SMALL_PULL = 0.05  # where the pull of correlated inputs starts if the search prefers none
+RATE = 0.1  # of the outer optimizer, in units of log λ: one step changes λ by at most about a tenth
+
+MakeHyper = Callable[[nn.Module, nn.Module], nn.Module]
+
+
+def many_hyperparameters(
+    model: nn.Module, hyper: nn.Module | None, inputs: CorrelatedInputs | None, start: Scalars
+) -> nn.ModuleDict:
+    """Return the hyperparameters that are tuned by gradient, at their start.
+
+    A user's `hyper` is tuned beside one decay. Without one, every tensor has its decay, and `inputs` adds the pull of
+    correlated inputs. All start at the best scalars, and no decay can become negative.
+    """
+    decay = max(start.decay, SMALL_DECAY)
+    if hyper is not None:
+        return nn.ModuleDict({"decay": WeightDecay(model, per="global", init=decay, positive=True), "hyper": hyper})
+    found: dict[str, nn.Module] = {"decay": WeightDecay(model, per="tensor", init=decay, positive=True)}
+    if inputs is not None:
+        found["inputs"] = inputs.at_strength(start.pull or SMALL_PULL)
+    return nn.ModuleDict(found)
+
+
+def outer_optimizer(hyper: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of λ. Its steps do not depend on the scale of the gradient."""
+    return torch.optim.Adam(hyper.parameters(), lr=RATE, betas=(0.8, 0.95), eps=1e-12)
+
+
+class HeldOutScores:
+    """What tuned models say about the rows of the fold that was held out, by fold and outer step.
+
+    Args:
+        held: the rows of every fold.
+        start: the loss of every row before training.
+    """
+
+    def __init__(self, held: Sequence[Tensor], start: Tensor) -> None:
+        self._held, self._start = held, start
+        self._found: list[list[list[RowScores]]] = [[] for _ in held]
+
+    def add(self, k: int, scores: list[RowScores]) -> None:
+        """Add an outer step of the run without fold k: the scores of its models."""
+        self._found[k].append(scores)
+
+    def best(self, without: int | None = None) -> int:
+        """Return the outer step with the least score, counted from 0. The rows of fold `without` do not count."""
+        chosen = [k for k in range(len(self._found)) if k != without]
+        scale = scale_of(self._start, torch.cat([self._held[k] for k in chosen]))
+        curves = [self._curve(k, scale) for k in chosen]
+        return int(smooth(torch.stack(curves).mean(0)).argmin())
+
+    def _curve(self, k: int, scale: float) -> Tensor:
+        steps = (torch.cat([model.scores(scale) for model in step]) for step in self._found[k])
+        return torch.stack([rows.mean() for rows in steps])
+
+    def judged(self, k: int, step: int) -> list[RowScores]:
+        """Return what the models say about the rows of fold k after an outer step."""
+        return self._found[k][step]
+
+
+def tune_while_held_out(
+    problem: Problem,
+    held: Sequence[HeldOutFold],
+    hypers: Sequence[MakeHyper],
+    start: Tensor,
+    reader: RowReader,
+    loop: InnerLoop,
+    runner: Runner,
+    progress: Callable[[int], None],
+) -> HeldOutScores:
+    """Tune once per held-out fold, by the rows of the others, and score the held-out rows after every outer step.
+
+    Args:
+        problem: the problem on all rows.
+        held: the folds that are held out in turn.
+        hypers: for every fold, a function that makes the hyper module of a run from copies of the problem's modules.
+        start: the loss of every row before training.
+        reader: reads what models say about rows.
+        loop: how models are trained.
+        runner: runs all models together.
+        progress: hears after every outer step how many are left.
+    """
+    scores, runs = HeldOutScores([fold.held for fold in held], start), []
+    for k, (fold, make) in enumerate(zip(held, hypers, strict=True)):
+        model, hyper = copied_modules(problem.model, problem.hyper)
+        own = problem.with_modules(model, make(model, hyper)).with_folds(fold.parts, refit=False)
+        run = start_run(own, loop, runner, outer_optimizer(own.hyper))
+        runs.append(tune(run, OUTER_STEPS, _scorer(run, k, reader, problem.valid.subset(fold.held), scores, progress)))
+    run_in_lockstep(runs, runner)
+    return scores
+
+
+def _scorer(
+    run: OuterRun, k: int, reader: RowReader, held: Source, scores: HeldOutScores, progress: Callable[[int], None]
+) -> Callable[[RunStates], None]:
+    """Return a listener that scores the held-out rows."""
+
+    def take(chains: RunStates) -> None:
+        hyper = run.problem.hyperparameters()
+        scores.add(k, [reader.read(part, hyper, held) for part in chains.parts])
+        if k == 0:
+            progress(OUTER_STEPS - chains.rounds)
+
+    return take

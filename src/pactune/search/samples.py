@@ -1,0 +1,82 @@
+"""The rows of a search: one sample with folds, or a training and a validation sample as one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset
+
+from pactune.errors import DataError, SettingError
+from pactune.problem.data import Source, as_source
+from pactune.problem.folds import FoldRows, make_folds
+
+__all__ = ["Sample", "first_inputs", "one_sample"]
+
+MOST_INPUTS = 20_000  # wider inputs are not correlated with each other
+MOST_NUMBERS = 10**8  # in the inputs of all rows
+
+
+class Sample(NamedTuple):
+    """The rows of a search.
+
+    Attributes:
+        data: all rows, in a form that `Problem` takes.
+        folds: the rows that train and those that validate.
+        refit: True if the final model trains on all rows.
+    """
+
+    data: Any
+    folds: tuple[FoldRows, ...]
+    refit: bool
+
+
+def one_sample(data: Any, valid: Any, folds: Any, groups: Any, device: torch.device) -> Sample:
+    """Return the rows of a search and their folds.
+
+    With `valid` every fold trains on `data`, and the folds validate by different rows of `valid`.
+
+    Raises:
+        DataError: the samples are not of one kind.
+        SettingError: `folds` or `groups` are not what they must be.
+    """
+    if valid is None:
+        found = make_folds(as_source(data, role="data", device=device), folds, groups, refit=True)
+        return Sample(data, found.folds, refit=True)
+    if groups is not None:
+        raise SettingError("`groups` belongs to folds of `data`; with `valid` leave it out")
+    train, other = (as_source(part, role=role, device=device) for part, role in ((data, "data"), (valid, "valid")))
+    parts = make_folds(other, min(5, other.rows) if folds is None else folds, None, refit=False).folds
+    every = torch.arange(train.rows, device="cpu")
+    return Sample(_joined(data, valid), tuple(FoldRows(every, part.valid + train.rows) for part in parts), refit=False)
+
+
+def _joined(data: Any, valid: Any) -> Any:
+    """Return two samples as one."""
+    if _is_tensors(data) and _is_tensors(valid) and len(data) == len(valid):
+        try:
+            return tuple(torch.cat([one, other]) for one, other in zip(data, valid, strict=True))
+        except RuntimeError as error:
+            raise DataError(f"`valid` must be made like `data`: {error}") from error
+    if all(isinstance(one, Dataset) and not isinstance(one, IterableDataset) for one in (data, valid)):
+        return ConcatDataset([data, valid])
+    raise DataError("`data` and `valid` must both be tuples of as many tensors, or both be a Dataset with a length")
+
+
+def _is_tensors(data: Any) -> bool:
+    return isinstance(data, (tuple, list)) and all(isinstance(part, Tensor) for part in data)
+
+
+def first_inputs(source: Source) -> Tensor | None:
+    """Return the inputs of all rows if each batch is a pair (inputs, target) with inputs of a moderate size."""
+    found, numbers = list[Tensor](), 0
+    for batch in source.evaluation():
+        data = batch.data
+        if not isinstance(data, (tuple, list)) or len(data) != 2 or not isinstance(data[0], Tensor):
+            return None
+        numbers += data[0].numel()
+        if numbers > MOST_NUMBERS or data[0][0].numel() > MOST_INPUTS:
+            return None
+        found.append(data[0])
+    return torch.cat(found)

@@ -1,0 +1,306 @@
+"""`tune`: from a model and its data to a better model in one call, coarse to fine, with the truth about it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pactune.checks import check_count, check_seed
+from pactune.dynamics import SGD, Dynamics, as_dynamics
+from pactune.engines import Engine, Traced, as_engine
+from pactune.interrupts import deferred_interrupts
+from pactune.problem import Problem
+from pactune.problem.correlated_inputs import CorrelatedInputs, takes_inputs
+from pactune.problem.folds import targets_of
+from pactune.problem.modules import as_module
+from pactune.results.callbacks import Progress, progress_for
+from pactune.results.result import Result
+from pactune.search.comparison import Judgement, Procedure, compare
+from pactune.search.decays import ROUNDS, Scalars, candidates, search_scalars, with_decay
+from pactune.search.final import FinalRun, check_final, final_fit
+from pactune.search.learning_rate import MOMENTUM, find_learning_rate
+from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
+from pactune.search.metrics import Metric, as_metric
+from pactune.search.rows import hold_out_folds, merged
+from pactune.search.samples import first_inputs, one_sample
+from pactune.search.scores import CandidateScores, RoundChoice
+from pactune.search.training import InnerLoop, RowReader
+from pactune.stacking.runner import Runner
+
+__all__ = ["tune"]
+
+PLAIN, ONE_DECAY, TUNED = "plain training", "one decay", "the tuned model"
+NO_DECAY = (0,)  # the number of its candidate
+STEPS = 20  # inner steps of a round
+SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
+
+
+def tune(
+    model: nn.Module,
+    data: Any,
+    *,
+    loss: Callable[..., Tensor],
+    valid: Any = None,
+    folds: Any = None,
+    groups: Any = None,
+    hyper: nn.Module | None = None,
+    metric: Callable[[Tensor, Tensor], Any] | str | None = None,
+    inner: Dynamics | Any = None,
+    inner_steps: int = STEPS,
+    batch_size: int | None = None,
+    test: Any = None,
+    seed: int = 0,
+    engine: str | Engine = "auto",
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Result:
+    """Train a model, and choose everything else: the learning rate, the steps, one decay, then many by gradient.
+
+    Three procedures are compared on rows that none of them was chosen by: plain training that stops in time, one decay
+    for all parameters, and hyperparameters tuned by gradient from the best scalars on. The best one then trains on all
+    rows.
+
+    Args:
+        model: any `nn.Module`. It starts at its present parameters and ends as the kept model, in `eval()` mode.
+        data: tensors `(x, y)` or a `Dataset`.
+        loss: `loss(prediction, target)`, the mean over the rows.
+        valid: a validation sample, in the form of `data`. The model then trains on `data` alone.
+        folds: the number of folds (5 by default; integer labels are stratified), a scikit-learn splitter, or pairs of
+            row numbers `(train, valid)`.
+        groups: the group of every row, for a splitter that keeps groups together.
+        hyper: hyperparameters of your own, which are tuned by gradient beside one decay. None tunes one decay per
+            parameter tensor and, if the first layer is an `nn.Linear` of the inputs, `CorrelatedInputs`.
+        metric: a function `metric(predictions, targets)`, for which larger is better unless it has an attribute
+            `higher_is_better = False`; or the name of a scikit-learn scorer. None is the accuracy for classes and the
+            loss otherwise.
+        inner: the dynamics of training, such as `pt.Adam(lr=1e-3)`. None is SGD with momentum and a learning rate that
+            a range test finds.
+        inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many.
+        batch_size: rows of a mini-batch; None takes all rows at every step.
+        test: a test set. It is evaluated and decides nothing.
+        seed: the seed of mini-batches and noise. The model's present parameters are the start of every run.
+        engine: executes the inner steps, as for `Tuner`.
+        run_dir: a folder for the journal and the checkpoints of the last run; None writes nothing.
+        resume: go on with the last run in `run_dir`. The search before it is run again.
+        progress: show progress on stderr; None does so on a terminal only.
+
+    Returns:
+        The result. `result.table` compares the three procedures, `result.verdict` says which one is kept and by how
+        much it is better. After Ctrl-C in the search the model is as it was, with status "interrupted". After Ctrl-C
+        in the last run it is the model of the last whole step.
+
+    Raises:
+        SettingError: a setting breaks its rule.
+        DataError: the data are empty, of unknown type, or cannot be split.
+
+    Example:
+        >>> import torch, pactune as pt
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(60, 4)
+        >>> y = (x[:, 0] > 0).long()
+        >>> result = pt.tune(torch.nn.Linear(4, 2), (x, y), loss=torch.nn.functional.cross_entropy, progress=False)
+        >>> [str(name) for name in result.table["model"]]
+        ['plain training', 'one decay', 'the tuned model']
+    """
+    check_seed("seed", seed)
+    check_count("inner_steps", inner_steps)
+    model = as_module("model", model)
+    start = with_decay(model, None if hyper is None else as_module("hyper", hyper), 0.0)
+    sample = one_sample(data, valid, folds, groups, next(model.parameters()).device)
+    problem = Problem(model, start, data=sample.data, folds=2, loss=loss, batch_size=batch_size)
+    problem = problem.with_folds(merged(sample.folds), refit=sample.refit)
+    problem.try_losses()
+    judge = _metric(metric, loss, problem)
+    check_final(problem, test, run_dir, resume=resume)
+    before = copy.deepcopy(model.state_dict())
+
+    def searched(shown: Progress) -> Result:
+        runner = Runner(_engine(engine, problem))
+        rate = find_learning_rate(problem, runner, seed) if inner is None else None
+        dynamics = as_dynamics(inner if rate is None else SGD(lr=rate, momentum=MOMENTUM, decoupled=True))
+        search = _Search(problem, hyper, dynamics, inner_steps, seed, runner, shown)
+        found = search.run(sample.folds, judge)
+        final = search.final(found)
+        shown.begin("last run", final.rounds)
+        result = final_fit(
+            problem, final, runner, found.comparison.verdict, test=test, progress=shown, run_dir=run_dir, resume=resume
+        )
+        settings = {**result.settings, "learning_rate": dynamics.learning_rate(0)}
+        return replace(result, comparison=found.comparison.rows, settings=settings)
+
+    with one_thread(problem), deferred_interrupts(), progress_for(progress, total=ROUNDS + 2 * OUTER_STEPS) as shown:
+        try:
+            result = searched(shown)
+        except KeyboardInterrupt:
+            return _interrupted(problem, before)
+    if result.status != "interrupted":
+        return result
+    if not (result.rows or result.plain_rows):
+        return _interrupted(problem, before)
+    return replace(
+        result, verdict=f"interrupted in the last run, of which the model is the last step; {result.verdict}"
+    )
+
+
+class _Found(NamedTuple):
+    """What the search has found: the comparison, and the choices by all rows.
+
+    Attributes:
+        comparison: the comparison of the procedures.
+        plain: the round of plain training.
+        one: the best single decay.
+        start: the scalars from which the many hyperparameters start.
+        rounds: the number of rounds of the search.
+        step: the outer step of the tuned run, counted from 0.
+    """
+
+    comparison: Judgement
+    plain: RoundChoice
+    one: RoundChoice
+    start: RoundChoice
+    rounds: int
+    step: int
+
+
+class _Search:
+    """The search of `tune`: one decay by a grid, many hyperparameters by gradient, and the comparison."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        hyper: nn.Module | None,
+        inner: Dynamics,
+        inner_steps: int,
+        seed: int,
+        runner: Runner,
+        progress: Progress,
+    ) -> None:
+        self._problem, self._runner, self._progress = problem, runner, progress
+        self._own = hyper is not None
+        self._loop = InnerLoop(inner, inner_steps, seed)
+        train = problem.train if problem.refit else problem.subproblems[0].train
+        inputs = first_inputs(train)
+        usable = not self._own and inputs is not None and takes_inputs(problem.model, inputs)
+        self._inputs = CorrelatedInputs(problem.model, inputs) if usable and inputs is not None else None
+        self._candidates = candidates(inner.learning_rate(0), pulls=usable)
+        self._alone = [number for number, one in enumerate(self._candidates) if not one.pull]
+
+    def run(self, folds: Any, metric: Metric) -> _Found:
+        """Search, and compare what was found on rows that it was not chosen by."""
+        problem = self._problem
+        small = sum(p.numel() for p in problem.parameters().values()) <= SMALL
+        held = hold_out_folds(folds, reach=2 if small else 1)
+        start, reader = problem.row_losses(problem.valid), RowReader(metric.wrong)
+        hear = partial(self._hear, "decays", 2 * OUTER_STEPS)
+        scalars = search_scalars(
+            problem, self._candidates, self._inputs, held, start, reader, self._loop, self._runner, hear
+        )
+        hypers = [self._make(scalars.best(k)) for k in range(len(held))]
+        loop = self._tuning_loop(scalars.longest)
+        hear = partial(self._hear, "tuning", OUTER_STEPS)
+        tuned = tune_while_held_out(problem, held, hypers, start, reader, loop, self._runner, hear)
+        known = targets_of(problem.valid)
+        targets = [None if known is None else known[fold.held].cpu() for fold in held]
+        procedures = self._procedures(scalars, tuned, len(held))
+        return _Found(
+            compare(procedures, targets, metric, max(float(start.mean()), 1e-12)),
+            plain=scalars.best(None, NO_DECAY),
+            one=scalars.best(None, self._alone),
+            start=scalars.best(None),
+            rounds=scalars.longest,
+            step=tuned.best(),
+        )
+
+    def _procedures(self, scalars: CandidateScores, tuned: HeldOutScores, folds: int) -> list[Procedure]:
+        """Return what each procedure, chosen without a fold, says about the rows of the fold."""
+        found = []
+        for name, among in ((PLAIN, NO_DECAY), (ONE_DECAY, self._alone)):
+            choice = scalars.best(None, among)
+            judged = [scalars.judged(k, scalars.best(k, among)) for k in range(folds)]
+            steps = self._loop.steps * (choice.round + 1)
+            found.append(Procedure(name, judged, {"decay": self._candidates[choice.candidate].decay, "steps": steps}))
+        steps = self._tuning_loop(scalars.longest).steps * (tuned.best() + 1)
+        judged = [tuned.judged(k, tuned.best(k)) for k in range(folds)]
+        return [*found, Procedure(TUNED, judged, {"decay": None, "steps": steps})]
+
+    def final(self, found: _Found) -> FinalRun:
+        """Return the last run, which trains the kept procedure on all rows."""
+        problem, kept = self._problem, found.comparison.kept
+        if kept == TUNED:
+            hyper = self._make(found.start)(problem.model, problem.hyper)
+            return FinalRun(hyper, self._tuning_loop(found.rounds), found.step + 1, tuned=True)
+        choice = found.plain if kept == PLAIN else found.one
+        hyper = with_decay(problem.model, self._user_hyper(problem.hyper), self._candidates[choice.candidate].decay)
+        return FinalRun(hyper, self._loop, choice.round + 1, tuned=False)
+
+    def _tuning_loop(self, rounds: int) -> InnerLoop:
+        """Return the loop whose outer steps have as many inner steps together as the rounds of the decays."""
+        return self._loop._replace(steps=max(1, -(-rounds * self._loop.steps // OUTER_STEPS)))
+
+    def _make(self, choice: RoundChoice) -> MakeHyper:
+        return partial(self._hyper_at, self._candidates[choice.candidate])
+
+    def _hyper_at(self, start: Scalars, model: nn.Module, hyper: nn.Module) -> nn.Module:
+        return many_hyperparameters(model, self._user_hyper(hyper), self._inputs, start)
+
+    def _user_hyper(self, hyper: nn.Module) -> nn.Module | None:
+        """Return the user's part of the hyper module of the problem, or of a copy of it."""
+        return hyper["hyper"] if self._own and isinstance(hyper, nn.ModuleDict) else None
+
+    def _hear(self, stage: str, later: int, left: int) -> None:
+        """Show a part of a stage, after which `left` parts of it are left and `later` parts of later stages."""
+        self._progress.begin(stage, 1 + left + later)
+        self._progress.advance()
+
+
+def _metric(metric: Any, loss: Any, problem: Problem) -> Metric:
+    """Return the metric, tried on the predictions of the untrained model, so that a mistake is reported at once."""
+    predictions, targets = problem.predictions(problem.valid), targets_of(problem.valid)
+    return as_metric(
+        metric, loss, None if predictions is None else predictions.cpu(), None if targets is None else targets.cpu()
+    )
+
+
+def _engine(engine: str | Engine, problem: Problem) -> Engine:
+    """Return the engine. A search makes many steps, so "auto" records them at once where it would warm up first."""
+    found = as_engine(engine, problem)
+    return Traced() if engine == "auto" and isinstance(found, Traced) else found
+
+
+@contextmanager
+def one_thread(problem: Problem) -> Iterator[None]:
+    """Compute with one thread while a small model trains on a CPU, where more threads only wait for each other."""
+    before = torch.get_num_threads()
+    small = sum(p.numel() for p in problem.parameters().values()) <= SMALL
+    if problem.device.type == "cpu" and small and before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _interrupted(problem: Problem, before: Mapping[str, Any]) -> Result:
+    """Put the model back to its state before the search, which Ctrl-C ended, and return the result."""
+    problem.model.load_state_dict(before)
+    problem.model.eval()
+    return Result(
+        model=problem.model,
+        hyper=problem.hyper,
+        status="interrupted",
+        zeta=0.0,
+        kept_run="plain",
+        kept_step=0,
+        rows=[],
+        plain_rows=[],
+        verdict="interrupted in the search: nothing is chosen, and the model is as it was",
+    )

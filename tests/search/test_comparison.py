@@ -1,0 +1,116 @@
+"""The comparison of procedures: what is kept, and what the verdict may call a gain."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pactune.search.comparison import Judgement, Procedure, compare
+from pactune.search.metrics import Metric, as_metric
+from pactune.search.training import RowScores
+
+LOSS = Metric("loss", False, None)
+ACCURACY = Metric("accuracy", True, lambda found, wanted: float((found == wanted).double().mean()))
+NAMES = ("plain training", "one decay", "the tuned model")
+
+
+def by_losses(*losses: Tensor) -> Judgement:
+    """Compare procedures by their losses on one fold."""
+    named = zip(NAMES, losses, strict=False)
+    return compare([Procedure(name, [[RowScores(one.double(), None)]], {}) for name, one in named], [None], LOSS)
+
+
+def by_hits(rows: int, *hits: int | range, losses: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Judgement:
+    """Compare procedures by the rows that they predict correctly: so many, or these."""
+    procedures = []
+    for name, count, loss in zip(NAMES, hits, losses, strict=False):
+        right = torch.isin(torch.arange(rows), torch.tensor(range(count) if isinstance(count, int) else count)).long()
+        procedures.append(Procedure(name, [[RowScores(torch.full((rows,), loss).double(), right)]], {}))
+    return compare(procedures, [torch.ones(rows, dtype=torch.long)], ACCURACY)
+
+
+@pytest.mark.parametrize("rows", [2, 10, 100, 997])
+def test_one_row_is_no_gain(rows: int) -> None:
+    found = by_hits(rows, rows - 1, rows)
+    assert found.verdict.pays is not True
+    assert found.rows[1]["gain"] == pytest.approx(1 / rows)
+
+
+def test_equal_procedures_keep_plain_training() -> None:
+    found = by_hits(50, 40, 40, 40)
+    assert found.kept == "plain training"
+    assert found.verdict.pays is False
+    assert "tuning does not pay here" in found.verdict.verdict
+
+
+def test_a_clear_gain_is_called_one() -> None:
+    found = by_hits(200, 120, 180, 150, losses=(1.0, 0.5, 0.8))
+    assert (found.kept, found.verdict.pays) == ("one decay", True)
+    assert "accuracy 90.0 %" in found.verdict.verdict
+    assert "+30.0 ±" in found.verdict.verdict
+    assert "points against plain training" in found.verdict.verdict
+    assert [row["kept"] for row in found.rows] == [False, True, False]
+
+
+def test_of_procedures_within_one_standard_error_the_least_loss_is_kept() -> None:
+    near = range(10, 912)  # ten rows are lost and twelve are won: 2 ± √22
+    assert by_hits(997, 900, near, losses=(0.3, 0.4)).kept == "plain training"
+    assert by_hits(997, 900, near, losses=(0.4, 0.3)).kept == "one decay"
+    assert by_hits(997, 500, near, losses=(0.3, 0.4)).kept == "one decay"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_procedure_that_diverged_is_never_kept(bad: float) -> None:
+    good, broken = torch.linspace(1, 2, 40), torch.full((40,), bad)
+    assert by_losses(good, broken).kept == "plain training"
+    assert by_losses(broken, good).kept == "one decay"
+    assert by_hits(40, 30, 30, losses=(bad, 1.0)).kept == "one decay"
+    assert by_hits(40, 30, 30, losses=(1.0, bad)).kept == "plain training"
+
+
+def test_the_error_of_a_mean_is_the_standard_error() -> None:
+    losses = torch.randn(500, generator=torch.Generator().manual_seed(0)) + 3
+    row = by_losses(losses, losses + 0.5).rows[1]
+    wanted = float(losses.std()) / 500**0.5
+    # the deviation of 100 resamples has a relative error of 1/√200 = 0.07; three of them
+    assert row["standard_error"] == pytest.approx(wanted, rel=0.21)
+    assert row["gain"] == pytest.approx(0.5)
+    assert row["gain_error"] == pytest.approx(0, abs=1e-7)  # the same rows are drawn for both
+
+
+def test_smaller_is_better_for_a_loss() -> None:
+    losses = torch.rand(200, generator=torch.Generator().manual_seed(1)) + 1
+    found = by_losses(losses, losses * 0.7)
+    assert (found.kept, found.verdict.pays) == ("one decay", True)
+    assert found.rows[1]["gain"] < 0
+    assert by_losses(losses * 0.7, losses).kept == "plain training"
+
+
+def test_the_models_of_a_fold_count_as_one_on_average() -> None:
+    one, other = torch.tensor([1.0, 2.0]).double(), torch.tensor([3.0, 4.0]).double()
+    last = torch.tensor([5.0]).double()
+    judged = [[RowScores(one, None), RowScores(other, None)], [RowScores(last, None), RowScores(last, None)]]
+    found = compare([Procedure("plain training", judged, {"decay": 0.0})], [None, None], LOSS)
+    assert found.rows[0]["loss"] == pytest.approx((8 / 3 + 12 / 3) / 2)
+    assert found.rows[0]["decay"] == 0.0
+
+
+def test_resampled_rows_may_lack_a_class(recwarn: pytest.WarningsRecorder) -> None:
+    """A third of the draws of 30 rows has none of one row: then some metrics raise and others warn."""
+    targets = (torch.arange(30) == 7).long()
+    scores = torch.stack([torch.zeros(30), torch.linspace(-1, 1, 30)], 1)
+    for name in ("neg_log_loss", "roc_auc"):
+        metric = as_metric(name, None, scores, targets)
+        named = [Procedure(one, [[RowScores(torch.ones(30).double(), scores)]], {}) for one in NAMES]
+        row = compare(named, [targets], metric).rows[0]
+        assert 0 < row["standard_error"] < 1
+    assert not recwarn.list
+
+
+def test_the_comparison_is_a_function_of_its_inputs(rng_untouched: Any) -> None:
+    losses = torch.linspace(1, 2, 30)
+    assert by_losses(losses, losses**2) == by_losses(losses, losses**2)

@@ -1,0 +1,159 @@
+"""Metrics: functions, names of scorers against scikit-learn itself, and the defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sk
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+import pactune as pt
+from pactune.search.metrics import as_metric
+
+GENERATOR = torch.Generator().manual_seed(0)
+SCORES = torch.randn(30, 3, generator=GENERATOR)
+CLASSES = torch.randint(0, 3, (30,), generator=GENERATOR)
+LOGITS = torch.randn(30, 1, generator=GENERATOR)
+HITS = (LOGITS + torch.randn(30, 1, generator=GENERATOR) > 0).float()
+NUMBERS = torch.randn(30, 1, generator=GENERATOR)
+TARGETS = NUMBERS + torch.randn(30, 1, generator=GENERATOR)
+
+
+def value(metric: Any, loss: Any, predictions: Tensor, targets: Tensor) -> float:
+    found = as_metric(metric, loss, predictions, targets)
+    assert found.score is not None
+    return found.score(predictions, targets)
+
+
+def test_the_default_for_classes_is_the_accuracy() -> None:
+    found = as_metric(None, F.cross_entropy, SCORES, CLASSES)
+    assert (found.name, found.higher_is_better) == ("accuracy", True)
+    assert value(None, F.cross_entropy, SCORES, CLASSES) == sk.accuracy_score(CLASSES, SCORES.argmax(1))
+
+
+@pytest.mark.parametrize(
+    "loss", [F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()], ids=["function", "module"]
+)
+@pytest.mark.parametrize("flat", [False, True])
+def test_the_default_for_one_logit_is_the_accuracy(loss: Any, flat: bool) -> None:
+    predictions, targets = (one.flatten() if flat else one for one in (LOGITS, HITS))
+    assert as_metric(None, loss, predictions, targets).name == "accuracy"
+    wanted = sk.accuracy_score(HITS.flatten() > 0.5, LOGITS.flatten() > 0)
+    assert value(None, loss, predictions, targets) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("loss", "predictions", "targets"),
+    [
+        (F.mse_loss, NUMBERS, TARGETS),
+        (F.mse_loss, NUMBERS, HITS),
+        (F.binary_cross_entropy_with_logits, LOGITS, HITS * 0.8),
+        (F.cross_entropy, None, CLASSES),
+        (F.cross_entropy, SCORES, None),
+    ],
+    ids=["numbers", "squares of 0 and 1", "soft labels", "no predictions", "no targets"],
+)
+def test_the_default_otherwise_is_the_loss(loss: Any, predictions: Any, targets: Any) -> None:
+    found = as_metric(None, loss, predictions, targets)
+    assert (found.name, found.higher_is_better, found.score) == ("loss", False, None)
+
+
+def softmax() -> Any:
+    return SCORES.double().softmax(1).numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("accuracy", lambda: sk.accuracy_score(CLASSES, SCORES.argmax(1))),
+        ("balanced_accuracy", lambda: sk.balanced_accuracy_score(CLASSES, SCORES.argmax(1))),
+        ("f1_macro", lambda: sk.f1_score(CLASSES, SCORES.argmax(1), average="macro")),
+        ("neg_log_loss", lambda: -sk.log_loss(CLASSES, softmax())),
+        ("roc_auc_ovr", lambda: sk.roc_auc_score(CLASSES, softmax(), multi_class="ovr")),
+    ],
+)
+def test_scorers_of_classes(name: str, wanted: Any) -> None:
+    assert value(name, F.cross_entropy, SCORES, CLASSES) == pytest.approx(wanted(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("roc_auc", lambda y, s: sk.roc_auc_score(y, s)),
+        ("average_precision", lambda y, s: sk.average_precision_score(y, s)),
+        ("neg_log_loss", lambda y, s: -sk.log_loss(y, 1 / (1 + np.exp(-s)))),
+        ("neg_brier_score", lambda y, s: -sk.brier_score_loss(y, 1 / (1 + np.exp(-s)))),
+        ("accuracy", lambda y, s: sk.accuracy_score(y, s > 0)),
+        ("f1", lambda y, s: sk.f1_score(y, s > 0)),
+    ],
+)
+@pytest.mark.parametrize("columns", [1, 2])
+def test_scorers_of_two_classes(name: str, wanted: Any, columns: int) -> None:
+    """One logit, and two scores whose difference is that logit, have the same metric."""
+    hits, logits = HITS.flatten().long(), LOGITS.flatten()
+    expected = wanted(hits.numpy(), logits.double().numpy())
+    if columns == 1:
+        found = value(name, F.binary_cross_entropy_with_logits, LOGITS, HITS)
+    else:
+        found = value(name, F.cross_entropy, torch.stack([torch.zeros(30), logits], 1), hits)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("r2", sk.r2_score),
+        ("neg_mean_absolute_error", lambda y, p: -sk.mean_absolute_error(y, p)),
+        ("neg_root_mean_squared_error", lambda y, p: -(sk.mean_squared_error(y, p) ** 0.5)),
+    ],
+)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_scorers_of_numbers(name: str, wanted: Any, outputs: int) -> None:
+    predictions, targets = NUMBERS.reshape(-1, outputs), TARGETS.reshape(-1, outputs)
+    expected = wanted(targets.double().numpy(), predictions.double().numpy())
+    if name == "neg_root_mean_squared_error" and outputs == 2:
+        expected = -np.sqrt(((targets - predictions).double().numpy() ** 2).mean(0)).mean()
+    assert value(name, F.mse_loss, predictions, targets) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_function_is_called_with_predictions_and_targets() -> None:
+    def mean_distance(predictions: Tensor, targets: Tensor) -> Tensor:
+        return (predictions - targets).abs().mean()
+
+    found = as_metric(mean_distance, F.mse_loss, NUMBERS, TARGETS)
+    assert (found.name, found.higher_is_better) == ("mean distance", True)
+    mean_distance.higher_is_better = False  # type: ignore[attr-defined]
+    assert not as_metric(mean_distance, F.mse_loss, NUMBERS, TARGETS).higher_is_better
+    assert value(mean_distance, F.mse_loss, NUMBERS, TARGETS) == float((NUMBERS - TARGETS).abs().mean())
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("rock_auc", "scikit-learn scorer, got 'rock_auc'"),
+        (3, "`metric` must be a function"),
+        (lambda predictions, targets: predictions, "returns one number"),
+        (lambda predictions, targets: 1 / 0, "ZeroDivisionError"),
+        (lambda predictions: 0.0, "called as metric\\(predictions, targets\\)"),
+    ],
+    ids=["unknown", "number", "many numbers", "raises", "one argument"],
+)
+def test_a_metric_that_cannot_work_is_refused(metric: Any, message: str) -> None:
+    with pytest.raises(pt.SettingError, match=message):
+        as_metric(metric, F.cross_entropy, SCORES, CLASSES)
+
+
+@pytest.mark.parametrize("missing", ["predictions", "targets"])
+def test_a_metric_needs_predictions_and_targets(missing: str) -> None:
+    given = {"predictions": SCORES, "targets": CLASSES} | {missing: None}
+    with pytest.raises(pt.SettingError, match="tuples"):
+        as_metric("accuracy", F.cross_entropy, **given)
+
+
+def test_differences_are_shown_in_points() -> None:
+    assert as_metric("balanced_accuracy", F.cross_entropy, SCORES, CLASSES).percent
+    assert not as_metric("r2", F.mse_loss, NUMBERS, TARGETS).percent

@@ -1,0 +1,119 @@
+"""Scores of candidates: which rows enter a choice, and that the choice is the least smoothed score."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pactune.problem.folds import FoldRows
+from pactune.search.many import HeldOutScores
+from pactune.search.rows import hold_out_folds, merged, union
+from pactune.search.scores import CandidateScores, RoundChoice, scale_of, smooth
+from pactune.search.training import RowScores
+
+ROWS, FOLDS = 12, 4
+PAIRS = [
+    FoldRows(torch.tensor([i for i in range(ROWS) if i % FOLDS != k]), torch.arange(k, ROWS, FOLDS))
+    for k in range(FOLDS)
+]
+HELD = hold_out_folds(PAIRS, reach=2)
+MODELS = merged(FoldRows(part.train, union(part.valid, fold.held)) for fold in HELD for part in fold.parts)
+START = torch.ones(ROWS, dtype=torch.float64)
+
+
+def filled(losses: Tensor) -> CandidateScores:
+    """Return scores by losses of every candidate, round and row. A model's prediction is the number of the row."""
+    scores = CandidateScores(MODELS, HELD, START)
+    for candidate, rounds in enumerate(losses):
+        for values in rounds:
+            scores.add(candidate, [RowScores(values[model.valid], model.valid.double()) for model in MODELS])
+    return scores
+
+
+def random(seed: int = 0, candidates: int = 3, rounds: int = 7) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(candidates, rounds, ROWS, generator=generator, dtype=torch.float64) + 0.5
+
+
+def test_a_pair_of_folds_shares_a_model() -> None:
+    assert len(MODELS) == FOLDS * (FOLDS - 1) // 2
+
+
+def test_a_score_is_the_mean_over_the_rows_that_choose() -> None:
+    losses = random()
+    for k, fold in enumerate(HELD):
+        rows = [i for i in range(ROWS) if i not in fold.held]
+        for one, curve in filled(losses).table(k).items():
+            torch.testing.assert_close(curve, (1 - torch.exp(-losses[one][:, rows])).mean(1))
+
+
+@pytest.mark.parametrize("fold", range(FOLDS))
+def test_the_choice_for_a_fold_does_not_depend_on_its_rows(fold: int) -> None:
+    losses = random()
+    changed = losses.clone()
+    changed[..., HELD[fold].held] = 100 * random(1)[..., HELD[fold].held]
+    one, other = filled(losses), filled(changed)
+    assert one.best(fold) == other.best(fold)
+    assert all(torch.equal(curve, other.table(fold)[key]) for key, curve in one.table(fold).items())
+    assert not torch.equal(one.table((fold + 1) % FOLDS)[0], other.table((fold + 1) % FOLDS)[0])
+
+
+def test_the_best_is_the_least_smoothed_score() -> None:
+    losses = torch.full((3, 7, ROWS), 2.0, dtype=torch.float64)
+    losses[1, 3] = 0.1  # one lucky round
+    losses[2, 4:7] = 0.9
+    scores = filled(losses)
+    assert scores.best(0) == scores.best(None) == RoundChoice(2, 5)
+    assert scores.best(0, [0]) == RoundChoice(0, 0)
+    assert (scores.rounds, scores.longest, scores.candidates) == (7, 7, [0, 1, 2])
+
+
+def test_a_candidate_that_stopped_early_can_be_the_best() -> None:
+    scores = filled(random(rounds=4) + torch.tensor([0.0, 5.0, 5.0])[:, None, None])
+    scores.add(1, [RowScores(torch.ones(len(model.valid)), None) for model in MODELS])
+    assert (scores.rounds, scores.longest, scores.candidates) == (4, 5, [1])
+    assert scores.best(None).candidate == 0
+
+
+def test_judged_are_the_held_out_rows_of_every_model() -> None:
+    losses = random()
+    for k, fold in enumerate(HELD):
+        judged = filled(losses).judged(k, RoundChoice(1, 2))
+        assert len(judged) == len(fold.parts)
+        for found in judged:
+            assert torch.equal(found.losses, losses[1, 2, fold.held])
+            assert found.predictions is not None
+            assert torch.equal(found.predictions, fold.held.double())
+
+
+def test_no_single_row_decides() -> None:
+    losses = torch.tensor([0.0, 2.0, 1e9, math.inf, math.nan], dtype=torch.float64)
+    wanted = [0.0, 1 - math.exp(-1), 1.0, 1.0, 1.0]
+    assert RowScores(losses, None).scores(2.0).tolist() == pytest.approx(wanted)
+    wrong = torch.tensor([False, True, False, False, True])
+    added = [score + miss for score, miss in zip(wanted, wrong.tolist(), strict=True)]
+    assert RowScores(losses, None, wrong).scores(2.0).tolist() == pytest.approx(added)
+    assert scale_of(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([0, 1])) == 2.0
+    assert scale_of(torch.zeros(3), torch.tensor([0])) > 0
+
+
+def test_smoothing_keeps_the_length() -> None:
+    assert smooth(torch.tensor([5.0])).tolist() == [5.0]
+    assert smooth(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).tolist() == [[2.0, 2.0], [0.0, 0.0]]
+
+
+def test_the_step_of_a_tuned_run_is_chosen_by_the_other_folds() -> None:
+    """Each fold has its best step: that of fold 0 is not seen when fold 0 is left out."""
+    held = [fold.held for fold in HELD]
+    scores = HeldOutScores(held, START)
+    for k, rows in enumerate(held):
+        for step in range(9):
+            losses = torch.full((len(rows),), 1.0 if k == 0 else 1.0 + 0.1 * abs(step - 6), dtype=torch.float64)
+            wrong = torch.full((len(rows),), k == 0 and abs(step - 3) > 1)
+            scores.add(k, [RowScores(losses, None, wrong)] * 2)
+    assert scores.best(without=0) == 6
+    assert scores.best(without=1) == scores.best() == 3
+    assert len(scores.judged(2, 3)) == 2
