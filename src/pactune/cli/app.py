@@ -10,9 +10,11 @@ import typer
 from pactune import __version__
 from pactune.cli import certify
 from pactune.cli.demo import demo
+from pactune.cli.predict import predict
 from pactune.cli.report import report
 from pactune.cli.select import select
 from pactune.cli.sweep import sweep
+from pactune.cli.tune import tune
 from pactune.errors import PactuneError, SettingError
 from pactune.paper.commands import reproduce
 
@@ -26,6 +28,8 @@ app = typer.Typer(
 )
 
 app.command()(demo)
+app.command()(tune)
+app.command()(predict)
 app.command()(select)
 app.command()(sweep)
 app.command()(report)

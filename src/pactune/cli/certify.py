@@ -137,7 +137,7 @@ def validation_side(
         inner=Langevin(lr, tau),
         inner_steps=steps,
         outer=torch.optim.Adam(hyper.parameters(), lr=outer_lr),
-        objective=HyperDrift(),
+        objective=HyperDrift("theory"),
         hypergradient=Windowed(steps),
         path_hypergradient=Windowed(steps),
         restart=True,

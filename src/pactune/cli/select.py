@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from pactune.cli.options import DelimiterOption, Task, parse_delimiter
 from pactune.errors import SettingError
 from pactune.report.printing import FormatOption, OutputFormat, print_result
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pactune.cli.tables import InferredTask
     from pactune.report.page import Table
     from pactune.selection import ForwardSelector
+    from pactune.selection.comparison import FeatureComparison
 
 __all__ = ["select"]
 
@@ -24,52 +27,69 @@ __all__ = ["select"]
 class CriterionName(StrEnum):
     """The criterion that selection minimises."""
 
+    EBIC = "ebic"
     PAC_BAYES = "pac-bayes"
     VALIDATION = "validation"
     AIC = "aic"
-    EBIC = "ebic"
 
 
-class Task(StrEnum):
-    """The kind of target."""
+class Findings(NamedTuple):
+    """Everything that the command prints: the task, the fitted selector, and its cross-validation if asked for."""
 
-    AUTO = "auto"
-    REGRESSION = "regression"
-    CLASSIFICATION = "classification"
+    task: InferredTask
+    chosen: ForwardSelector
+    comparison: FeatureComparison | None
 
 
 def select(
     table: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="CSV or Parquet file.")],
     target: Annotated[str, typer.Option("--target", help="Column to predict.")],
-    criterion: Annotated[
-        CriterionName, typer.Option("--criterion", help="What to minimise.")
-    ] = CriterionName.PAC_BAYES,
-    max_features: Annotated[int, typer.Option("--max-features", min=1, help="Longest path to look at.")] = 20,
-    beta: Annotated[str, typer.Option("--beta", help="Inverse temperature per training row, or 'auto'.")] = "0.1",
-    task: Annotated[Task, typer.Option("--task", help="Regression, or classes for the target.")] = Task.AUTO,
+    criterion: Annotated[CriterionName, typer.Option("--criterion", help="What to minimise.")] = CriterionName.EBIC,
+    max_features: Annotated[
+        int | None, typer.Option("--max-features", min=1, help="Longest path; by default ten steps past the minimum.")
+    ] = None,
+    beta: Annotated[
+        str, typer.Option("--beta", help="pac-bayes: inverse temperature per training row, or 'auto'.")
+    ] = "0.1",
+    task: Annotated[
+        Task, typer.Option("--task", help="By default, labels and few whole numbers are classes.")
+    ] = Task.AUTO,
     drop: Annotated[list[str] | None, typer.Option("--drop", help="Column to leave out; may be repeated.")] = None,
-    validation_fraction: Annotated[float, typer.Option("--validation-fraction", help="Share of the rows.")] = 0.5,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the split into training and validation rows.")] = 0,
+    validation_fraction: Annotated[
+        float, typer.Option("--validation-fraction", help="Share of the rows; ebic needs no split.")
+    ] = 0.5,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=0, help="Repetitions of five-fold cross-validation; 0 leaves it out.")
+    ] = 5,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Of the split into training and validation rows; ebic needs none.")
+    ] = 0,
+    delimiter: DelimiterOption = ",",
     output: Annotated[Path, typer.Option("--output", help="Folder for path.csv and path.png.")] = Path("runs/select"),
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Choose the features of a table that predict a column, and stop where the risk on new rows stops falling."""
+    """Choose the features of a table that predict a column, and compare them with all features on new rows."""
     settings: dict[str, Any] = {
+        "criterion": str(criterion),
         "max_features": max_features,
         "beta": _parse_beta(beta),
-        "task": str(task),
         "validation_fraction": _parse_fraction(validation_fraction),
         "random_state": seed,
     }
-    from pactune.cli.tables import read_table, split_target
+    mark = parse_delimiter(delimiter)
+    from pactune.cli.tables import InferredTask, infer_task, read_table, split_target
     from pactune.selection import ForwardSelector
+    from pactune.selection.comparison import compare_with_all
 
-    features, values = split_target(read_table(table), target, drop or [], classes=task is Task.CLASSIFICATION)
+    features, values = split_target(read_table(table, delimiter=mark), target, drop or [], task=str(task))
+    taken = infer_task(values) if task is Task.AUTO else InferredTask(str(task), "--task says so")
+    _make_folder(output)
     typer.echo(f"select: {len(features)} rows, {features.shape[1]} features, target {target!r}", err=True)
-    chosen = ForwardSelector(criterion=str(criterion), **settings).fit(features, values)
-    plain = ForwardSelector(criterion="validation", **settings).fit(features, values)
-    _write(output, chosen, plain)
-    print_result(output_format, _as_json(chosen, plain), [("", _table(chosen))], [_note(chosen, plain)])
+    chosen = ForwardSelector(task=taken.name, **settings).fit(features, values)
+    compared = compare_with_all(chosen, features, values, task=taken.name, repeats=repeats) if repeats else None
+    found = Findings(taken, chosen, compared)
+    _write(output, chosen)
+    print_result(output_format, _as_json(found), _tables(found), [_note(found)])
     typer.echo(f"select: written to {output}", err=True)
 
 
@@ -91,37 +111,53 @@ def _parse_fraction(value: float) -> float:
     return value
 
 
-def _write(folder: Path, chosen: ForwardSelector, plain: ForwardSelector) -> None:
-    from pactune.drawing import draw_panels
-    from pactune.report.figure_files import save_figure
-    from pactune.report.selection_path import path_panels
-    from pactune.tracking.spreadsheets import write_csv
-
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingError(
             f"`--output` must be a folder that can be written, got {folder}: {error.strerror}"
         ) from error
+
+
+def _write(folder: Path, chosen: ForwardSelector) -> None:
+    from pactune.drawing import draw_panels
+    from pactune.report.figure_files import save_figure
+    from pactune.report.selection_path import path_panels
+    from pactune.tracking.spreadsheets import write_csv
+
     table = chosen.path_.assign(selected=chosen.path_["step"].between(1, chosen.n_features_))
     write_csv(table, folder / "path.csv")
-    panels = path_panels(chosen.criterion, chosen.path_, plain.path_, chosen.n_features_)
-    save_figure(draw_panels(panels), folder / "path.png")
+    save_figure(draw_panels(path_panels(chosen.criterion, chosen.path_, chosen.n_features_)), folder / "path.png")
 
 
-def _as_json(chosen: ForwardSelector, plain: ForwardSelector) -> dict[str, Any]:
+def _as_json(found: Findings) -> dict[str, Any]:
+    chosen, compared = found.chosen, found.comparison
     return {
+        "task": found.task.name,
+        "task_reason": found.task.reason,
         "criterion": chosen.criterion,
         "beta": getattr(chosen, "beta_", None),
         "selected": _names(chosen),
-        "validation_r2": _r2(chosen),
         "path": json.loads(chosen.path_.to_json(orient="records")),
-        "validation_alone": {"selected": _names(plain), "validation_r2": _r2(plain)},
-        "note": _note(chosen, plain),
+        "cross_validation": compared
+        and {
+            **compared._asdict(),
+            "chosen": compared.chosen._asdict(),
+            "all_features": compared.all_features._asdict(),
+        },
+        "note": _note(found),
     }
 
 
-def _table(chosen: ForwardSelector) -> Table:
+def _tables(found: Findings) -> list[tuple[str, Table]]:
+    tables = [("", _path_table(found.chosen))]
+    if found.comparison is not None:
+        tables.append(("New rows, by cross-validation", _comparison_table(found.comparison)))
+    return tables
+
+
+def _path_table(chosen: ForwardSelector) -> Table:
     from pactune.report.page import Table
 
     rows = []
@@ -130,6 +166,16 @@ def _table(chosen: ForwardSelector) -> Table:
         mark = "selected" if 1 <= row["step"] <= chosen.n_features_ else ""
         rows.append([str(row["step"]), str(row["feature"] or "(none)"), *values, mark])
     return Table(("step", "feature", "objective", "risk", "regularizer", "validation R²", ""), rows)
+
+
+def _comparison_table(compared: FeatureComparison) -> Table:
+    from pactune.report.page import Table
+
+    rows = []
+    for words, found in (("chosen features", compared.chosen), ("all features", compared.all_features)):
+        span = f"{min(found.per_repeat):.3f} to {max(found.per_repeat):.3f}"
+        rows.append([words, f"{found.features:.1f}", f"{found.score:.3f}", span])
+    return Table(("model", "features per fold", compared.metric, "over repetitions"), rows)
 
 
 def _shown(chosen: ForwardSelector) -> pd.DataFrame:
@@ -142,26 +188,21 @@ def _names(selector: ForwardSelector) -> list[str]:
     return [str(selector.feature_names_in_[feature]) for feature in selector.order_]
 
 
-def _r2(selector: ForwardSelector) -> float | None:
-    value = float(selector.path_["validation_r2"][selector.n_features_])
-    return None if value != value else value
-
-
-def _note(chosen: ForwardSelector, plain: ForwardSelector) -> str:
-    """Return sentences about the chosen features, and about the choice by the validation score alone."""
+def _note(found: Findings) -> str:
+    """Return sentences about the task, the chosen features, and how well they predict new rows."""
+    chosen = found.chosen
     size, names = chosen.n_features_, ", ".join(_names(chosen))
-    text = f"{chosen.criterion} chose {size} feature{'' if size == 1 else 's'}" + (f": {names}." if size else ".")
-    if size == chosen.path_["step"].iloc[-1] and size < chosen.n_features_in_:
-        text += f" It still fell at the last step: raise --max-features (now {chosen.max_features}) to look further."
-    if chosen.criterion == "validation":
-        return f"{text} A score that was used to choose is not an estimate of the score on new rows."
-    extra = len(set(_names(plain)) - set(_names(chosen)))
+    text = f"{found.task.name.capitalize()}, because {found.task.reason}. "
+    text += f"{chosen.criterion} chose {size} feature{'' if size == 1 else 's'}" + (f": {names}." if size else ".")
+    if size == chosen.max_features and size < chosen.n_features_in_:
+        text += f" It still fell at the last step: raise --max-features (now {size}) to look further."
+    return text if found.comparison is None else f"{text} {_comparison_note(found.comparison)}"
+
+
+def _comparison_note(compared: FeatureComparison) -> str:
+    everything = compared.all_features
     return (
-        f"{text} The validation score alone would have gone on to {plain.n_features_} features ({extra} others), to a "
-        f"validation R² of {_r2_text(_r2(plain))} instead of {_r2_text(_r2(chosen))}. The rows that give this score "
-        "also chose the features, so part or all of the difference is chance."
+        f"On new rows {compared.model} has {compared.metric} {compared.chosen.score:.3f} with chosen features and "
+        f"{everything.score:.3f} with all {everything.features:.0f} (mean of {len(everything.per_repeat)} repetitions "
+        f"of {compared.folds}-fold cross-validation, features chosen anew in each fold)."
     )
-
-
-def _r2_text(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"

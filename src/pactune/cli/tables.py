@@ -1,39 +1,93 @@
-"""Reading a table from a file, and refusing columns that a linear model cannot use."""
+"""Reading a table from a file, and refusing columns and targets that cannot be used."""
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pactune.errors import DataError
+from pactune.errors import DataError, SettingError
 from pactune.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_table", "split_target"]
+__all__ = [
+    "InferredTask",
+    "TableError",
+    "check_columns",
+    "check_rows",
+    "check_target",
+    "columns_text",
+    "drop_columns",
+    "infer_task",
+    "read_table",
+    "split_target",
+]
 
 _MIN_ROWS = 10
 _NAMED = 5
+# Whole numbers are classes if they have at most so many different values, and so many rows per value on average.
+_MOST_CLASSES = 20
+_ROWS_PER_CLASS = 5
+# The square of a larger number may overflow.
+_HUGE = 1e100
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a CSV or Parquet file."""
+class TableError(DataError, SettingError):
+    """The table or a column that the user named cannot be used; commands end with exit status 2."""
+
+
+class InferredTask(NamedTuple):
+    """A task, `"regression"` or `"classification"`, and the reason for it in words."""
+
+    name: str
+    reason: str
+
+
+def read_table(path: Path, *, delimiter: str = ",", as_text: bool = False) -> pd.DataFrame:
+    """Read a CSV or Parquet file.
+
+    Args:
+        path: the file.
+        delimiter: the character between two values of a CSV file.
+        as_text: keep the values of a CSV file as they are written.
+    """
     import pandas as pd
 
     suffix = path.suffix.lower()
     if suffix not in {".csv", ".parquet"}:
-        raise DataError(f"a table must be a .csv or .parquet file, got {path.name}")
+        raise TableError(f"a table must be a .csv or .parquet file, got {path.name}")
     if suffix == ".parquet":
         require("pyarrow")
+    if not path.is_file():
+        raise TableError(f"there is no file {path}")
     try:
-        return pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
+        if suffix == ".parquet":
+            return pd.read_parquet(path)
+        return pd.read_csv(path, sep=delimiter, dtype=str if as_text else None)
     except (ValueError, OSError) as error:  # parser and decoding errors of pandas and pyarrow are both kinds
-        raise DataError(f"cannot read {path.name}: {error}") from error
+        raise TableError(f"cannot read {path.name}: {' '.join(str(error).split())}") from error
+
+
+def infer_task(values: pd.Series[Any]) -> InferredTask:
+    """Return the task that fits a target: classification for labels, two values, or few whole numbers."""
+    from pandas.api.types import is_bool_dtype
+
+    name, found = values.name, values.dropna()
+    different = found.nunique()
+    if is_bool_dtype(values) or not _is_number(values):
+        return InferredTask("classification", f"{name!r} holds labels, not numbers")
+    if different == 2:
+        return InferredTask("classification", f"{name!r} has two different values")
+    few = different <= min(_MOST_CLASSES, len(found) // _ROWS_PER_CLASS)
+    if few and _is_finite(found) and (found == found.round()).all():
+        return InferredTask("classification", f"{name!r} has only {different} different values, all whole numbers")
+    return InferredTask("regression", f"{name!r} holds numbers with {different} different values")
 
 
 def split_target(
-    table: pd.DataFrame, target: str, drop: list[str], *, classes: bool = False
+    table: pd.DataFrame, target: str, drop: list[str], *, task: str = "auto"
 ) -> tuple[pd.DataFrame, pd.Series[Any]]:
     """Separate the target from the other columns, and check all of them.
 
@@ -41,63 +95,113 @@ def split_target(
         table: the table.
         target: name of the column to predict.
         drop: names of the columns to leave out.
-        classes: the target holds classes, which may have any type.
+        task: `"regression"`, `"classification"`, or `"auto"` for the one that `infer_task` finds.
 
     Returns:
         The features and the target.
 
     Raises:
-        DataError: there are fewer than ten rows; or a column is missing or exists twice, holds missing or infinite
+        TableError: there are fewer than ten rows; or a column is missing or exists twice, holds missing or infinite
             values, text or dates, or is constant. The message names the column and the remedy.
     """
     table = table.rename(columns=str)
+    check_columns(table, [target, *drop])
+    features = drop_columns(table, target, drop)
+    check_rows(len(table), len(table))
+    values = table[target]
+    check_target(values, task)
+    _check_features(features)
+    # A text file that pandas reads in pieces can give a column of labels both strings and numbers.
+    return features.astype(float), values if _is_number(values) else values.astype(str)
+
+
+def check_columns(table: pd.DataFrame, names: list[str]) -> None:
+    """Raise unless a table has columns of these names, and no name twice.
+
+    Raises:
+        TableError: a column is missing or exists twice. The message has the name that was probably meant.
+    """
     repeated = table.columns[table.columns.duplicated()].unique().tolist()
     if repeated:
-        raise DataError(f"more than one {_columns(repeated)}; rename them")
-    for name in (target, *drop):
+        raise TableError(f"more than one {columns_text(repeated)}; rename them")
+    for name in names:
         if name not in table.columns:
-            raise DataError(f"no column named {name!r}; the table has {_listed(list(table.columns))}")
+            raise TableError(f"no column named {name!r}{_meant(name, list(table.columns))}")
+
+
+def check_rows(known: int, rows: int) -> None:
+    """Raise if a table has too few rows with a target.
+
+    Raises:
+        TableError: there are fewer than ten.
+    """
+    if known < _MIN_ROWS:
+        of = f" with a target out of {rows}" if known < rows else ""
+        raise TableError(f"a table must have at least {_MIN_ROWS} rows to train and validate on, got {known}{of}")
+
+
+def drop_columns(table: pd.DataFrame, target: str, drop: list[str]) -> pd.DataFrame:
+    """Return the columns besides the target and those to leave out.
+
+    Raises:
+        TableError: the target is among those to leave out, or no column is left.
+    """
     if target in drop:
-        raise DataError(f"the target {target!r} cannot be dropped")
-    if len(table) < _MIN_ROWS:
-        raise DataError(f"a table must have at least {_MIN_ROWS} rows to train and validate on, got {len(table)}")
-    features, values = table.drop(columns=[target, *drop]), table[target]
+        raise TableError(f"the target {target!r} cannot be dropped")
+    features = table.drop(columns=[target, *drop])
     if features.shape[1] == 0:
-        raise DataError(f"no column is left besides the target {target!r}")
-    _check_target(values, classes=classes)
-    _check_features(features)
-    return features.astype(float), values
+        raise TableError(f"no column is left besides the target {target!r}")
+    return features
 
 
-def _check_target(values: pd.Series[Any], *, classes: bool) -> None:
+def _meant(name: str, known: list[str]) -> str:
+    """Return the rest of a message about an unknown name: the closest known one, or a delimiter in a single name."""
+    inside = [mark for mark in (";", "\t", "|", ",") if len(known) == 1 and mark in known[0]]
+    if inside:
+        return f"; the table has one column {known[0]!r}: its delimiter may be {inside[0]!r}, use --delimiter"
+    lower = {other.strip().lower(): other for other in known}
+    close = get_close_matches(name.strip().lower(), lower, n=1)
+    return f"; did you mean {lower[close[0]]!r}?" if close else f"; the table has {_listed(known)}"
+
+
+def check_target(values: pd.Series[Any], task: str) -> None:
+    """Raise unless a column can be the target of a task.
+
+    Raises:
+        TableError: values are missing, infinite, all the same, labels in a regression, or too many different classes.
+    """
     name = values.name
     if values.isna().any():
-        raise DataError(f"target {name!r} has {int(values.isna().sum())} missing values; remove these rows")
+        raise TableError(f"target {name!r} has {int(values.isna().sum())} missing values; remove these rows")
     if values.nunique() < 2:
-        raise DataError(f"target {name!r} is constant ({values.iloc[0]!r}); there is nothing to predict")
-    if not classes and _is_number(values):
-        if not _is_finite(values):
-            raise DataError(f"target {name!r} has infinite values; remove these rows")
-    elif values.nunique() > len(values) // 2:
-        raise DataError(
-            f"target {name!r} is not a column of numbers, and {values.nunique()} different values in {len(values)} "
-            "rows are too many for classes; encode it as numbers"
+        raise TableError(f"target {name!r} is constant ({values.iloc[0]!r}); there is nothing to predict")
+    if task == "regression" and not _is_number(values):
+        raise TableError(f"target {name!r} must hold numbers for regression, got labels; use --task classification")
+    if _is_number(values) and not _is_finite(values):
+        raise TableError(f"target {name!r} has infinite values, or some beyond {_HUGE:g}; remove these rows")
+    classes = (infer_task(values).name if task == "auto" else task) == "classification"
+    if classes and values.nunique() > len(values) // 2:
+        raise TableError(
+            f"target {name!r} has {values.nunique()} different values in {len(values)} rows, too many for classes; "
+            "encode it as numbers and use --task regression"
         )
 
 
 def _check_features(features: pd.DataFrame) -> None:
     missing = [name for name in features if features[name].isna().any()]
     if missing:
-        raise DataError(f"missing values in {_columns(missing)}; fill them, remove the rows, or use --drop")
+        raise TableError(f"missing values in {columns_text(missing)}; fill them, remove the rows, or use --drop")
     text = [name for name in features if not _is_number(features[name])]
     if text:
-        raise DataError(f"text or dates in {_columns(text)}; encode as numbers or use --drop")
+        raise TableError(f"text or dates in {columns_text(text)}; encode as numbers or use --drop")
     infinite = [name for name in features if not _is_finite(features[name])]
     if infinite:
-        raise DataError(f"infinite values in {_columns(infinite)}; remove the rows or use --drop")
+        raise TableError(
+            f"infinite values in {columns_text(infinite)}, or some beyond {_HUGE:g}; remove the rows or use --drop"
+        )
     constant = [name for name in features if features[name].nunique() < 2]
     if constant:
-        raise DataError(f"nothing varies in {_columns(constant)}; use --drop")
+        raise TableError(f"nothing varies in {columns_text(constant)}; use --drop")
 
 
 def _is_number(values: pd.Series[Any]) -> bool:
@@ -109,10 +213,11 @@ def _is_number(values: pd.Series[Any]) -> bool:
 def _is_finite(values: pd.Series[Any]) -> bool:
     import numpy as np
 
-    return bool(np.isfinite(values.astype(float)).all())
+    return bool((np.abs(values.astype(float)) < _HUGE).all())
 
 
-def _columns(names: list[Any]) -> str:
+def columns_text(names: list[Any]) -> str:
+    """Return names of columns in words; of many, the first five."""
     return f"column{'' if len(names) == 1 else 's'} {_listed(names)}"
 
 
