@@ -61,6 +61,7 @@ bench-unroll: $(STAMP)
 
 bench-selection: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/selection.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/selection_tables.py
 
 faults: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/faults.py --kills 60 --output benchmarks/results/faults.json

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pactune as pt
-from pactune import tracking
+from pactune import sklearn, tracking
 
 PAGE = Path(__file__).parent / "api.md"
 
@@ -18,12 +19,21 @@ Every public name, as `import pactune as pt` offers it. This page is written fro
 """
 
 GROUPS = {
-    "Problem and tuner": ["Problem", "Tuner", "ObjectiveValue", "Result", "Callback", "check_hypergradient"],
+    "One call": ["tune"],
+    "Problem and tuner": [
+        "Problem",
+        "Tuner",
+        "ObjectiveValue",
+        "Result",
+        "load_result",
+        "Callback",
+        "check_hypergradient",
+    ],
     "Many runs at once": ["fit_grid", "GridResult"],
     "Several processes": ["Parallel"],
     "Sweeps": ["sweep", "SweepResult"],
     "Monitor": ["CoherenceMonitor"],
-    "Hyperparameters": ["WeightDecay", "ExampleWeights", "LearningRates", "Initialization"],
+    "Hyperparameters": ["WeightDecay", "CorrelatedInputs", "ExampleWeights", "LearningRates", "Initialization"],
     "Inner dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
     "Objectives": [
         "PACBayes",
@@ -48,9 +58,10 @@ GROUPS = {
         "RankError",
     ],
 }
+SKLEARN = ["TunedClassifier", "TunedRegressor"]
 TRACKING = ["TensorBoardLogger", "MLflowLogger", "WandbLogger", "Logger", "read_journal"]
 WITH_METHODS = {"GridResult", "Tuner", "Result", "SweepResult", "Callback", "CoherenceMonitor", "ExampleWeights"}
-METHODS = {"Tuner": ["fit", "hypergradient"], "ExampleWeights": ["weights"]}
+METHODS = {"Tuner": ["fit", "hypergradient", "suggest"], "ExampleWeights": ["weights"]}
 
 
 def page() -> str:
@@ -61,7 +72,8 @@ def page() -> str:
     for title, names in groups.items():
         if names:
             parts += [f"## {title}\n", *(_entry(name) for name in names)]
-    parts += ["## `pactune.tracking`\n", *(_tracking_entry(name) for name in TRACKING)]
+    parts += ["## `pactune.tracking`\n", *(_part_entry(tracking, name) for name in TRACKING)]
+    parts += ["## `pactune.sklearn`\n", *(_part_entry(sklearn, name) for name in SKLEARN)]
     return "\n".join(parts)
 
 
@@ -74,9 +86,9 @@ def _entry(name: str) -> str:
     return "\n".join(parts)
 
 
-def _tracking_entry(name: str) -> str:
-    thing = getattr(tracking, name)
-    return "\n".join([f"### `tracking.{name}`\n", _block(f"{name}{_signature(thing)}"), _text(thing)])
+def _part_entry(part: ModuleType, name: str) -> str:
+    thing, home = getattr(part, name), part.__name__.removeprefix("pactune.")
+    return "\n".join([f"### `{home}.{name}`\n", _block(f"{name}{_signature(thing)}"), _text(thing)])
 
 
 def _documented(owner: type, member: str) -> bool:

@@ -32,6 +32,7 @@ PAGES = {
     "docs/choosing-k-and-zeta.md": Numbers(zeta.claims, zeta.ALLOWED),
     "docs/distributed.md": Numbers(allowed=others.DISTRIBUTED_ALLOWED),
     "docs/dynamics-and-objectives.md": Numbers(),
+    "docs/estimators_and_tables.md": Numbers(),
     "docs/faq.md": Numbers(),
     "docs/feature-selection.md": Numbers(selection.claims, selection.ALLOWED),
     "docs/folds_and_tasks.md": Numbers(others.folds_and_tasks),
@@ -44,6 +45,7 @@ PAGES = {
     "docs/reproduction.md": Numbers(reproduction.claims, reproduction.ALLOWED),
     "docs/runs.md": Numbers(others.runs),
     "docs/sweeps.md": Numbers(),
+    "docs/tune.md": Numbers(),
 }
 
 

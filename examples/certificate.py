@@ -26,7 +26,7 @@ tuner = pt.Tuner(
     inner=pt.Langevin(lr=0.5, inverse_temperature=700.0),
     inner_steps=60,
     outer=torch.optim.Adam(hyper.parameters(), lr=0.003),
-    objective=pt.HyperDrift(),
+    objective=pt.HyperDrift("theory"),
 )
 result = tuner.fit(5, progress=False, plain_steps=0)
 

@@ -52,6 +52,6 @@ def test_distributions_run_in_an_empty_environment(tmp_path: Path) -> None:
         constraints = ("-c", ROOT / "constraints.txt", "--force-reinstall", *(("--no-deps",) if number else ()))
         wanted = f"{distribution}[cli,report,sklearn]"
         run(binaries / "python", "-m", "pip", "install", "--quiet", *constraints, wanted, cwd=tmp_path)
-        shown = run(binaries / "pactune", "demo", "--outer-steps", "2", "--output", f"demo-{number}", cwd=tmp_path)
+        shown = run(binaries / "pactune", "demo", "--output", f"demo-{number}", cwd=tmp_path)
         assert "report:" in shown
         assert (tmp_path / f"demo-{number}" / "report.html").stat().st_size > 10_000

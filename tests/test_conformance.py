@@ -93,9 +93,16 @@ def joined(model: Net) -> nn.Module:
     return nn.ModuleDict({"decay": pt.WeightDecay(model, per="tensor", init=0.2), "rates": rates})
 
 
+def correlated(model: Net) -> nn.Module:
+    one = torch.linspace(-1, 1, 20)
+    return pt.CorrelatedInputs(model, torch.stack([one, 0.1 * one**2 - one], 1), init=0.4)
+
+
 SHORT: Losses = {"loss": F.cross_entropy}
 WAYS = {
     "decay": Way(lambda model: pt.WeightDecay(model, per="tensor", init=0.2), SHORT),
+    "positive decay": Way(lambda model: pt.WeightDecay(model, per="tensor", init=0.2, positive=True), SHORT),
+    "correlated inputs": Way(correlated, SHORT),
     "decay and rates": Way(joined, SHORT),
     "rates": Way(lambda model: pt.LearningRates(model), SHORT, only_steps=True),
     "penalty without closed form": Way(lambda model: SmoothNorm(), SHORT),
@@ -140,6 +147,9 @@ ESTIMATORS: dict[str, Estimator] = {
 EXACT = {"K=T", "W=T", "forward"}
 
 
+DRIFTS = ("decay", "positive decay", "correlated inputs", "penalty without closed form", "example weights")
+
+
 class Row(NamedTuple):
     dynamics: str
     objective: str
@@ -153,7 +163,7 @@ def table() -> list[Row]:
     rows = [(d, "pac-bayes", "decay") for d in DYNAMICS]
     rows += [("sgd", o, "both losses") for o in OBJECTIVES]
     rows += [("adam", "pac-bayes", w) for w in WAYS if w != "decay"]
-    rows += [("langevin", "hyper-drift", way) for way in ("decay", "penalty without closed form", "example weights")]
+    rows += [("langevin", "hyper-drift", way) for way in DRIFTS]
     rows += [("langevin", "unequal steps", "decay and rates"), ("nesterov", "flatness", "initial parameters")]
     crossed = [(*row, e) for row, e in itertools.product(rows, ESTIMATORS)]
     return [Row(d, o, w, e, restart=bool(i % 2) or w == "initial parameters") for i, (d, o, w, e) in enumerate(crossed)]
@@ -265,7 +275,7 @@ def test_the_gradient_over_folds_is_the_mean_over_separate_problems(row: Row) ->
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("way", ["decay", "both losses", "example weights"])
+@pytest.mark.parametrize("way", ["decay", "positive decay", "correlated inputs", "both losses", "example weights"])
 def test_stacked_folds_have_the_gradient_of_separate_problems(way: str, estimator: str) -> None:
     check_folds(Row("adam", "pac-bayes", way, estimator, restart=False), "traced")
 

@@ -26,6 +26,7 @@ from pactune.integrations.batches import EndlessBatches
 from pactune.privacy import DPSGLD, membership_audit
 from pactune.problem.provenance import Provenance
 from pactune.streams import Streams
+from tests.conftest import shorten_search
 from tests.quadratic import Quadratic
 
 ROOT = Path(pt.__file__).parent
@@ -190,7 +191,20 @@ def _quadratic(make: Any, classes: Any, linear: Any) -> Callable[[], Any]:
     return lambda: Quadratic.draw(3, Streams(0).generator("A")).A.tolist()
 
 
-OTHERS = [_dataset, _loader, _grid, _check, _row_losses, _certificates, _privacy, _monitor, _quadratic]
+def _tune(make: Any, classes: Any, linear: Any) -> Callable[[], Any]:
+    model, (x, y) = linear(), classes(24, 1)
+    data, settings = (x.cumsum(1), y), {"folds": 3, "inner_steps": 2, "engine": "eager", "progress": False}
+
+    def run() -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            shorten_search(patch)
+            result = pt.tune(model, data, loss=F.cross_entropy, metric="neg_log_loss", test=data, **settings)
+        return result.verdict, [p.tolist() for p in result.model.parameters()]
+
+    return run
+
+
+OTHERS = [_dataset, _loader, _grid, _check, _row_losses, _certificates, _privacy, _monitor, _quadratic, _tune]
 
 
 @pytest.mark.parametrize("value", ["meta", torch.float64], ids=str)

@@ -142,7 +142,7 @@ def test_optimizer_of_torch_refuses_more_than_one_step(settings: dict[str, Any])
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
     with pytest.raises(pt.SettingError, match=r"differentiates through \d+ steps.*use SGD, Adam or Langevin"):
-        pt.Tuner(given, inner=TORCH["adamw"], inner_steps=5, outer=outer, **settings)
+        pt.Tuner(given, inner=TORCH["adamw"], inner_steps=5, outer=outer, objective=pt.PACBayes(zeta=0.1), **settings)
 
 
 def test_langevin_noise_has_variance_two_eta_over_tau() -> None:
@@ -160,7 +160,9 @@ def test_langevin_noise_has_variance_two_eta_over_tau() -> None:
 def test_langevin_noise_of_steps_and_chains_is_independent() -> None:
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
-    tuner = pt.Tuner(given, inner=pt.Langevin(0.1, 10.0), inner_steps=5, outer=outer, chains=2)
+    tuner = pt.Tuner(
+        given, inner=pt.Langevin(0.1, 10.0), inner_steps=5, outer=outer, objective=pt.PACBayes("theory"), chains=2
+    )
     step_data = tuner.outer_run.inputs.step_data
     draws = [torch.cat([n.reshape(-1) for n in data.noise.values()]) for s in range(20) for data in step_data(s, 2)]
     gram = torch.corrcoef(torch.stack(draws))
@@ -195,7 +197,14 @@ def test_schedule_counts_steps_since_the_start() -> None:
 
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
-    tuner = pt.Tuner(given, inner=pt.SGD(schedule), inner_steps=3, outer=outer, hypergradient=pt.Truncated(1))
+    tuner = pt.Tuner(
+        given,
+        inner=pt.SGD(schedule),
+        inner_steps=3,
+        outer=outer,
+        objective=pt.PACBayes("theory"),
+        hypergradient=pt.Truncated(1),
+    )
     for _ in range(2):
         tuner.hypergradient()
     assert set(seen) == set(range(6))
@@ -206,7 +215,15 @@ def test_schedule_starts_anew_with_restart() -> None:
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
     inner = pt.SGD(lambda step: seen.append(step) or 0.1)
-    tuner = pt.Tuner(given, inner=inner, inner_steps=3, outer=outer, hypergradient=pt.Truncated(1), restart=True)
+    tuner = pt.Tuner(
+        given,
+        inner=inner,
+        inner_steps=3,
+        outer=outer,
+        objective=pt.PACBayes("theory"),
+        hypergradient=pt.Truncated(1),
+        restart=True,
+    )
     for _ in range(2):
         tuner.hypergradient()
     assert set(seen) == {0, 1, 2}
@@ -215,7 +232,9 @@ def test_schedule_starts_anew_with_restart() -> None:
 def test_schedule_that_leaves_the_positive_numbers_is_refused() -> None:
     given = problem()
     outer = torch.optim.SGD(given.hyper.parameters(), lr=0.1)
-    tuner = pt.Tuner(given, inner=pt.Langevin(lambda t: 0.1 - t, 10.0), inner_steps=3, outer=outer)
+    tuner = pt.Tuner(
+        given, inner=pt.Langevin(lambda t: 0.1 - t, 10.0), inner_steps=3, outer=outer, objective=pt.PACBayes("theory")
+    )
     with pytest.raises(pt.SettingError, match=r"schedule gave -0\.9 at 1"):
         tuner.hypergradient()
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F  # noqa: N812
 import pactune as pt
 from pactune import bounds, privacy
 from pactune.engines import Captured, Traced
+from tests.conftest import shorten_search
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +132,18 @@ def decayed(kind: Any, per: Any = "tensor", **settings: Any) -> Any:
     return tuned(given=problem(model=model, hyper=kind(model, per=per, **settings)))
 
 
+def joined_inputs(inputs: Any = X, **settings: Any) -> Any:
+    model = nn.Linear(4, 3)
+    return tuned(given=problem(model=model, hyper=pt.CorrelatedInputs(model, inputs, **settings)))
+
+
+def front_door(**settings: Any) -> Any:
+    """Tune in few rounds."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_search(patch)
+        return pt.tune(**settings)
+
+
 def measured() -> pt.CoherenceMonitor:
     monitor = pt.CoherenceMonitor(nn.Linear(4, 3), F.cross_entropy)
     monitor.step((X, Y), (X, Y))
@@ -190,8 +203,31 @@ TARGETS: dict[str, Target] = {
     "ConjugateGradient": Target(
         functools.partial(with_solver, pt.ConjugateGradient), {"steps": 1, "damping": 0.1, "tolerance": 0.1}
     ),
-    "WeightDecay": Target(functools.partial(decayed, pt.WeightDecay), {"per": "tensor", "init": 0.1}),
+    "WeightDecay": Target(functools.partial(decayed, pt.WeightDecay), {"per": "tensor", "init": 0.1, "positive": True}),
     "WeightDecay of": Target(pt.WeightDecay, {"model": nn.Linear(4, 3)}),
+    "CorrelatedInputs": Target(joined_inputs, {"inputs": X, "neighbours": 2, "init": 0.1}),
+    "CorrelatedInputs of": Target(pt.CorrelatedInputs, {"model": nn.Linear(4, 3), "inputs": X}),
+    "tune": Target(
+        front_door,
+        {
+            "model": nn.Linear(4, 3),
+            "data": (X, Y),
+            "loss": F.cross_entropy,
+            "valid": None,
+            "folds": 4,
+            "groups": None,
+            "hyper": None,
+            "metric": "accuracy",
+            "inner": pt.SGD(0.1),
+            "inner_steps": 1,
+            "batch_size": 4,
+            "test": (X, Y),
+            "seed": 0,
+            "engine": "eager",
+            "resume": False,
+            "progress": False,
+        },
+    ),
     "LearningRates": Target(functools.partial(decayed, pt.LearningRates), {"per": "tensor"}),
     "LearningRates of": Target(pt.LearningRates, {"model": nn.Linear(4, 3)}),
     "Initialization": Target(pt.Initialization, {"model": nn.Linear(4, 3)}),

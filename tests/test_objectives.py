@@ -248,7 +248,7 @@ def test_measure_has_the_value_and_the_derivatives_of_the_summand(clips: dict[st
 def test_unequal_steps_with_equal_steps_is_a_quarter_eta() -> None:
     train, valid = gradients(1.0)
     difference = sub(train, valid)
-    found = pt.UnequalSteps(valid_lr=0.1).summand(train, valid, context(eta=0.1))
+    found = pt.UnequalSteps(valid_lr=0.1, zeta="theory").summand(train, valid, context(eta=0.1))
     torch.testing.assert_close(found, 0.1 / 4 * dot(difference, difference), rtol=1e-12, atol=0)
 
 
@@ -267,7 +267,7 @@ def test_unequal_steps_is_the_divergence_of_two_gaussian_steps(
         return MultivariateNormal(mean, 2 * size / inverse_temperature * torch.eye(len(mean), dtype=DOUBLE))
 
     posterior, prior = step(train, eta, tau or rows, 1.0), step(valid, valid_lr, valid_tau or valid_rows, shrink)
-    objective = pt.UnequalSteps(valid_lr=valid_lr, clip_valid=clip, valid_inverse_temperature=valid_tau)
+    objective = pt.UnequalSteps(valid_lr=valid_lr, clip_valid=clip, valid_inverse_temperature=valid_tau, zeta="theory")
     found = objective.summand(train, valid, context(eta, rows, valid_rows, tau))
     torch.testing.assert_close(found, kl_divergence(posterior, prior) / valid_rows, rtol=1e-10, atol=0)
 
@@ -275,7 +275,9 @@ def test_unequal_steps_is_the_divergence_of_two_gaussian_steps(
 def test_unequal_steps_is_the_divergence_of_the_chain_that_is_run() -> None:
     """The library's own path divergence, with the temperature of the Langevin chain; n_T = 8 and n_V = 7."""
     tau, eta, valid_lr, steps = 300.0, 0.3, 0.1, 3
-    tuner = tuner_for(pt.UnequalSteps(valid_lr=valid_lr), inner=pt.Langevin(eta, inverse_temperature=tau))
+    tuner = tuner_for(
+        pt.UnequalSteps(valid_lr=valid_lr, zeta="theory"), inner=pt.Langevin(eta, inverse_temperature=tau)
+    )
     (path,) = record_chains(tuner.outer_run.plan(1.0), tuner.outer_run.chains.parts[0], tuner.problem.hyperparameters())
     pairs = [_pair(tuner.problem, state.params) for state in path.states[:steps]]
     drifts = [sum(float(((eta * a - valid_lr * b) ** 2).sum()) for a, b in zip(*pair, strict=True)) for pair in pairs]
@@ -312,7 +314,7 @@ def test_theory_zeta() -> None:
     assert tuner_for(pt.SameDistribution("theory"), inner=warm).zeta == pytest.approx(math.sqrt(70 / 8 * 0.3 / 4))
     cold = pt.Langevin(0.3, inverse_temperature=math.inf)
     assert tuner_for(pt.PACBayes("theory"), inner=cold).zeta == pytest.approx(math.sqrt(0.3 / 4))
-    assert tuner_for(pt.UnequalSteps(valid_lr=0.1), inner=warm).zeta == 1.0
+    assert tuner_for(pt.UnequalSteps(valid_lr=0.1, zeta="theory"), inner=warm).zeta == 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -240,7 +240,9 @@ def test_rounds_run_under_no_grad_too(make: Any) -> None:
     for context in (torch.enable_grad(), torch.no_grad()):
         model = seeded(lambda: nn.Linear(4, 3))
         hyper = nn.ModuleDict({"decay": pt.WeightDecay(model, init=0.1), "rates": pt.LearningRates(model)})
-        tuner = make(model, hyper, hypergradient=pt.Truncated(2), objective=pt.UnequalSteps(valid_lr=0.05))
+        tuner = make(
+            model, hyper, hypergradient=pt.Truncated(2), objective=pt.UnequalSteps(valid_lr=0.05, zeta="theory")
+        )
         with context:
             tuner.hypergradient()
         values.append([p.grad.tolist() for p in hyper.parameters() if p.grad is not None])

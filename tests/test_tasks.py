@@ -365,3 +365,21 @@ def test_first_order_maml_is_a_direct_derivative() -> None:
             total[name] += slope / len(tasks)
     for name, value in total.items():
         assert torch.allclose(gradient[f"values.{name.replace('.', '/')}"], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("overridden", [False, True])
+def test_an_initialization_of_all_parameters_needs_no_draw(overridden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FromDraw(pt.Initialization):
+        def initial(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: value + 0 * params[name] for name, value in super().initial(params).items()}
+
+    drawn: list[int] = []
+    model = network()
+    start = FromDraw(model) if overridden else pt.Initialization(model)
+    problem = pt.Problem(model, start, tasks=drawn_tasks(), loss=nn.functional.mse_loss)
+    outer = torch.optim.SGD(start.parameters(), lr=0.1)
+    settings = {"objective": pt.ValidationRisk(), "hypergradient": pt.Windowed(T), "restart": True}
+    tuner = pt.Tuner(problem, inner=pt.SGD(lr=0.1), inner_steps=T, outer=outer, **settings)
+    monkeypatch.setattr(nn.Linear, "reset_parameters", lambda module: drawn.append(1))
+    tuner.hypergradient()
+    assert bool(drawn) == overridden

@@ -28,7 +28,7 @@ def make_tuner() -> Any:
     loss = nn.functional.cross_entropy
     problem = pt.Problem(model, hyper, train=(x[:10], y[:10]), valid=(x[10:], y[10:]), loss=loss)
     outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-    return pt.Tuner(problem, inner=pt.SGD(lr=0.1), inner_steps=3, outer=outer)
+    return pt.Tuner(problem, inner=pt.SGD(lr=0.1), inner_steps=3, outer=outer, objective=pt.PACBayes("theory"))
 
 
 def tune(folder: Path) -> Any:
@@ -49,18 +49,21 @@ def uses(result: Any, folder: Path) -> dict[str, Callable[[], Any]]:
     from pactune import cli, privacy, sweep, tracking
     from pactune.cli.tables import read_table
     from pactune.demo.digits import load_digits
+    from pactune.drawing import Panel
     from pactune.integrations import optuna, ray_tune
     from pactune.problem.provenance import DataMark
-    from pactune.report.page import write_page
+    from pactune.report.page import Section, write_page
 
     rows = DataMark("rows", (torch.randn(20, 4), torch.zeros(20)))
+    panel = Panel("figure", "x", "y", [])
     private = privacy.Privacy(batch_size=10, clip=1.0, lr=0.1, inverse_temperature=10.0)
     return {
         "command line: typer": cli.main,
+        "estimators: sklearn": lambda: __import__("pactune.sklearn"),
         "feature selection: sklearn": lambda: __import__("pactune.selection"),
         "plot of a result: matplotlib": result.plot,
         "plot of a frontier: scipy": lambda: privacy.draw_frontier(private),
-        "page: plotly": lambda: write_page(folder / "page.html", "title", []),
+        "page: plotly": lambda: write_page(folder / "page.html", "title", [Section("figure", figures=[panel])]),
         "certificate: scipy": lambda: rows.shared(rows),
         "privacy: scipy": lambda: privacy.delta_of(1.0, 1.0),
         "audit: scipy": lambda: privacy.epsilon_lower_bound(10, 1, 100, 1e-5),

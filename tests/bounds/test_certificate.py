@@ -95,6 +95,7 @@ def test_the_start_is_not_the_one_that_tuned() -> None:
         inner=pt.Langevin(0.2, 50.0),
         inner_steps=2,
         outer=torch.optim.SGD(p.hyper.parameters(), lr=0.1),
+        objective=pt.PACBayes("theory"),
         restart=True,
     )
     used = tuner.outer_run.inputs.draw(0, 0)["weight"]
@@ -150,7 +151,7 @@ def test_a_tuned_result_carries_what_a_certificate_asks_for() -> None:
         inner=pt.Langevin(0.2, 50.0),
         inner_steps=5,
         outer=torch.optim.SGD(hyper.parameters(), lr=0.01),
-        objective=pt.HyperDrift(),
+        objective=pt.HyperDrift("theory"),
     )
     result = tuner.fit(2, progress=False, test=rows(50, 8))
     shown = pt.certify(bounds.HoldOut(result.model, rows(50, 8), result.provenance))

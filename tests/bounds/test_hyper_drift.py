@@ -88,9 +88,9 @@ def test_default_by_name() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(pt.SettingError, match="step size"):
-        make(pt.HyperDrift(), hyper=pt.LearningRates, options={})
+        make(pt.HyperDrift("theory"), hyper=pt.LearningRates, options={})
     with pytest.raises(pt.SettingError, match="initial parameters"):
-        make(pt.HyperDrift(), hyper=pt.Initialization, options={})
+        make(pt.HyperDrift("theory"), hyper=pt.Initialization, options={})
     with pytest.raises(pt.SettingError, match="HyperDrift must be a number"):
         pt.HyperDrift("auto")  # type: ignore[arg-type]
     with pytest.raises(pt.SettingError, match="it lacks"):
