@@ -146,9 +146,7 @@ def tune(
         return result
     if not (result.rows or result.plain_rows):
         return _interrupted(problem, before)
-    return replace(
-        result, verdict=f"interrupted in the last run, of which the model is the last step; {result.verdict}"
-    )
+    return replace(result, verdict=f"interrupted in the last run, so the model is unfinished; {result.verdict}")
 
 
 class _Found(NamedTuple):
