@@ -7,12 +7,14 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from pactune.problem.folds import FoldRows
 from pactune.search.many import HeldOutScores
 from pactune.search.rows import hold_out_folds, merged, union
 from pactune.search.scores import CandidateScores, RoundChoice, scale_of, smooth
-from pactune.search.training import RowScores
+from pactune.search.temperatures import FACTORS, losses_of_classes, losses_of_one_logit
+from pactune.search.training import RowScores, row_scores
 
 ROWS, FOLDS = 12, 4
 PAIRS = [
@@ -92,12 +94,35 @@ def test_judged_are_the_held_out_rows_of_every_model() -> None:
 def test_no_single_row_decides() -> None:
     losses = torch.tensor([0.0, 2.0, 1e9, math.inf, math.nan], dtype=torch.float64)
     wanted = [0.0, 1 - math.exp(-1), 1.0, 1.0, 1.0]
-    assert RowScores(losses, None).scores(2.0).tolist() == pytest.approx(wanted)
-    wrong = torch.tensor([False, True, False, False, True])
-    added = [score + miss for score, miss in zip(wanted, wrong.tolist(), strict=True)]
-    assert RowScores(losses, None, wrong).scores(2.0).tolist() == pytest.approx(added)
+    assert row_scores([RowScores(losses, None)], 2.0).tolist() == pytest.approx(wanted)
     assert scale_of(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([0, 1])) == 2.0
     assert scale_of(torch.zeros(3), torch.tensor([0])) > 0
+
+
+def test_classes_are_scored_at_the_temperature_that_is_best_for_all_rows() -> None:
+    logits = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    targets = torch.cat([logits[:30].argmax(1), (logits[30:].argmax(1) + 1) % 3])
+    unsure = losses_of_classes(logits, targets)
+    assert torch.equal(unsure[:, FACTORS.index(1.0)], F.cross_entropy(logits.double(), targets, reduction="none"))
+    halves = [RowScores(torch.zeros(20), None, unsure[:20]), RowScores(torch.zeros(20), None, unsure[20:])]
+    found = row_scores(halves, 1.0)
+    assert float(found.mean()) == pytest.approx(float(unsure.mean(0).min()))
+    sure = losses_of_classes(FACTORS[16] * logits, targets)  # the grid of factors holds the inverse too
+    assert float(row_scores([RowScores(torch.zeros(40), None, sure)], 1.0).mean()) == pytest.approx(float(found.mean()))
+
+
+def test_one_logit_is_scored_like_two() -> None:
+    logits = torch.randn(9, 1, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1, 1])
+    two = losses_of_classes(torch.cat([torch.zeros(9, 1), logits], dim=1), targets)
+    torch.testing.assert_close(losses_of_one_logit(logits, targets[:, None].float()), two)
+
+
+def test_a_diverged_model_has_the_worst_score() -> None:
+    logits = torch.tensor([[math.nan, 0.0], [math.inf, 0.0]])
+    assert losses_of_classes(logits, torch.tensor([0, 0])).isfinite().all()
+    worst = RowScores(torch.zeros(2), None, losses_of_classes(logits, torch.tensor([0, 0])))
+    assert float(row_scores([worst], 1.0).min()) > 100
 
 
 def test_smoothing_keeps_the_length() -> None:
@@ -112,8 +137,8 @@ def test_the_step_of_a_tuned_run_is_chosen_by_the_other_folds() -> None:
     for k, rows in enumerate(held):
         for step in range(9):
             losses = torch.full((len(rows),), 1.0 if k == 0 else 1.0 + 0.1 * abs(step - 6), dtype=torch.float64)
-            wrong = torch.full((len(rows),), k == 0 and abs(step - 3) > 1)
-            scores.add(k, [RowScores(losses, None, wrong)] * 2)
+            tempered = losses[:, None] + torch.tensor([1.0 if k == 0 and abs(step - 3) > 1 else 0.0, 5.0])
+            scores.add(k, [RowScores(losses, None, tempered)] * 2)
     assert scores.best(without=0) == 6
     assert scores.best(without=1) == scores.best() == 3
     assert len(scores.judged(2, 3)) == 2

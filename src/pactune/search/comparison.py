@@ -15,7 +15,7 @@ from pactune.columns import Row
 from pactune.errors import SettingError
 from pactune.results.verdict import Verdict
 from pactune.search.metrics import Metric
-from pactune.search.training import RowScores
+from pactune.search.training import RowScores, row_scores
 from pactune.streams import Streams
 
 __all__ = ["Judgement", "Procedure", "compare"]
@@ -83,7 +83,7 @@ class _Judged:
         models = min(len(fold) for fold in procedure.judged)
         self._losses = [torch.cat([fold[i].losses for fold in procedure.judged]) for i in range(models)]
         self.loss = statistics.fmean(float(one.mean()) for one in self._losses)
-        scores = [torch.cat([fold[i].scores(scale) for fold in procedure.judged]) for i in range(models)]
+        scores = [row_scores([fold[i] for fold in procedure.judged], scale) for i in range(models)]
         self.score = statistics.fmean(float(one.mean()) for one in scores)
         self._metric, self._predictions, self._targets = metric, list[Tensor](), None
         if metric.score is not None:

@@ -15,7 +15,7 @@ from pactune.rounds.run_states import RunStates
 from pactune.search.decays import Scalars
 from pactune.search.rows import HeldOutFold
 from pactune.search.scores import scale_of, smooth
-from pactune.search.training import InnerLoop, RowReader, RowScores, copied_modules, start_run, tune
+from pactune.search.training import InnerLoop, RowReader, RowScores, copied_modules, row_scores, start_run, tune
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
 from pactune.tuning.outer_run import OuterRun
@@ -75,8 +75,7 @@ class HeldOutScores:
         return int(smooth(torch.stack(curves).mean(0)).argmin())
 
     def _curve(self, k: int, scale: float) -> Tensor:
-        steps = (torch.cat([model.scores(scale) for model in step]) for step in self._found[k])
-        return torch.stack([rows.mean() for rows in steps])
+        return torch.stack([row_scores(step, scale).mean() for step in self._found[k]])
 
     def judged(self, k: int, step: int) -> list[RowScores]:
         """Return what the models say about the rows of fold k after an outer step."""

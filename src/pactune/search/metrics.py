@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from pactune.checks import shown
 from pactune.errors import PactuneError, SettingError
 from pactune.extras import require
+from pactune.search.temperatures import losses_of_classes, losses_of_one_logit
 
 __all__ = ["Metric", "as_metric", "scorer_named"]
 
@@ -23,13 +24,13 @@ class Metric(NamedTuple):
         name: what the number is called in tables.
         higher_is_better: the direction.
         score: a function of predictions and targets; None is the mean loss of the rows.
-        wrong: for classes, returns True for the rows whose prediction is wrong.
+        tempered: for classes, returns the losses of the rows at several temperatures.
     """
 
     name: str
     higher_is_better: bool
     score: Callable[[Tensor, Tensor], float] | None
-    wrong: Callable[[Tensor, Tensor], Tensor] | None = None
+    tempered: Callable[[Tensor, Tensor], Tensor] | None = None
 
     @property
     def percent(self) -> bool:
@@ -85,24 +86,37 @@ def as_metric(metric: object, loss: object, predictions: Tensor | None, targets:
         )
     assert found.score is not None
     found.score(predictions, targets)
-    return found._replace(wrong=_wrong(loss, predictions, targets))
+    classes = _classes(loss, predictions, targets)
+    return found._replace(tempered=classes and classes.tempered)
+
+
+class _Classes(NamedTuple):
+    """How outputs say a class.
+
+    Attributes:
+        hits: returns True for the rows whose class is predicted.
+        tempered: returns the losses of the rows at several temperatures.
+    """
+
+    hits: Callable[[Tensor, Tensor], Tensor]
+    tempered: Callable[[Tensor, Tensor], Tensor]
 
 
 def _default(loss: object, predictions: Tensor, targets: Tensor) -> Metric:
     """Return the accuracy for classes, and the loss otherwise."""
-    wrong = _wrong(loss, predictions, targets)
-    if wrong is None:
+    classes = _classes(loss, predictions, targets)
+    if classes is None:
         return Metric("loss", False, None)
-    return Metric("accuracy", True, lambda found, wanted: _share(~wrong(found, wanted)), wrong)
+    return Metric("accuracy", True, lambda found, wanted: _share(classes.hits(found, wanted)), classes.tempered)
 
 
-def _wrong(loss: object, predictions: Tensor, targets: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """Return the function that says which predictions of classes are wrong; None if there are no classes."""
+def _classes(loss: object, predictions: Tensor, targets: Tensor) -> _Classes | None:
+    """Return how the outputs say a class; None if there are no classes."""
     whole = not targets.is_floating_point() and targets.ndim == 1
     if whole and predictions.ndim == 2 and predictions.shape[1] > 1:
-        return lambda found, wanted: found.argmax(1) != wanted
+        return _Classes(lambda found, wanted: found.argmax(1) == wanted, losses_of_classes)
     if _is_binary(loss, predictions, targets):
-        return lambda found, wanted: (_flat(found) > 0) != (_flat(wanted) > 0.5)
+        return _Classes(lambda found, wanted: (_flat(found) > 0) == (_flat(wanted) > 0.5), losses_of_one_logit)
     return None
 
 

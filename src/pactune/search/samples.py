@@ -12,7 +12,7 @@ from pactune.errors import DataError, SettingError
 from pactune.problem.data import Source, as_source
 from pactune.problem.folds import FoldRows, make_folds
 
-__all__ = ["Sample", "first_inputs", "one_sample"]
+__all__ = ["Sample", "first_inputs", "needs_pull", "one_sample"]
 
 MOST_INPUTS = 20_000  # wider inputs are not correlated with each other
 MOST_NUMBERS = 10**8  # in the inputs of all rows
@@ -80,3 +80,8 @@ def first_inputs(source: Source) -> Tensor | None:
             return None
         found.append(data[0])
     return torch.cat(found)
+
+
+def needs_pull(inputs: Tensor) -> bool:
+    """Return True if there are more inputs than rows, so that the rows alone do not determine a weight per input."""
+    return inputs[0].numel() > len(inputs)

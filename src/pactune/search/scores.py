@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pactune.problem.folds import FoldRows
 from pactune.search.rows import HeldOutFold
-from pactune.search.training import RowScores
+from pactune.search.training import RowScores, row_scores
 
 __all__ = ["CandidateScores", "RoundChoice", "scale_of", "smooth"]
 
@@ -80,9 +80,7 @@ class CandidateScores:
     def _curve(self, candidate: int, parts: list[FoldRows]) -> Tensor:
         scale = scale_of(self._start, torch.cat([part.valid for part in parts]))
         rounds = self._found[candidate]
-        return torch.stack(
-            [torch.cat([self._asked(one, p, p.valid).scores(scale) for p in parts]).mean() for one in rounds]
-        )
+        return torch.stack([row_scores([self._asked(one, p, p.valid) for p in parts], scale).mean() for one in rounds])
 
     def _asked(self, found: list[RowScores], part: FoldRows, rows: Tensor) -> RowScores:
         """Return what the model of a part says about some rows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,7 +26,7 @@ from pactune.trees import Params
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.settings import TunerSettings
 
-__all__ = ["InnerLoop", "RowReader", "RowScores", "copied_modules", "start_run", "train", "tune"]
+__all__ = ["InnerLoop", "RowReader", "RowScores", "copied_modules", "row_scores", "start_run", "train", "tune"]
 
 
 class InnerLoop(NamedTuple):
@@ -49,36 +49,41 @@ class RowScores(NamedTuple):
     Attributes:
         losses: the loss of every row, in float64.
         predictions: the model's outputs; None if a batch is no tuple (inputs, target).
-        wrong: True for the rows whose class is predicted wrongly; None without classes.
+        tempered: for classes, the loss of every row at several temperatures, shape (rows, temperatures).
     """
 
     losses: Tensor
     predictions: Tensor | None
-    wrong: Tensor | None = None
-
-    def scores(self, scale: float) -> Tensor:
-        """Return the numbers that choices are made by, one per row; smaller is better.
-
-        The score of a row is 1 − exp(−loss/scale), which no single row can dominate, and 1 more if its class is
-        predicted wrongly. So a choice follows the accuracy, and the loss decides between nearly equal accuracies.
-        """
-        bounded = (1 - torch.exp(-self.losses / scale)).nan_to_num(nan=1.0)
-        return bounded if self.wrong is None else bounded + self.wrong.to(bounded)
+    tempered: Tensor | None = None
 
     def at(self, places: Tensor) -> RowScores:
         """Return the rows at some places."""
         return RowScores(*(None if part is None else part[places] for part in self))  # type: ignore[arg-type]
 
 
+def row_scores(found: Sequence[RowScores], scale: float) -> Tensor:
+    """Return the numbers that choices are made by, one for every row of some models; smaller is better.
+
+    With classes, this is the loss at the temperature that is best for all these rows together. Otherwise it is
+    1 − exp(−loss/scale), which no single row can dominate.
+    """
+    tempered = [one.tempered for one in found if one.tempered is not None]
+    if len(tempered) == len(found):
+        joined = torch.cat(tempered)
+        return joined[:, int(joined.mean(0).argmin())]
+    losses = torch.cat([one.losses for one in found])
+    return (1 - torch.exp(-losses / scale)).nan_to_num(nan=1.0)
+
+
 class RowReader(NamedTuple):
     """Reads what models say about rows.
 
     Attributes:
-        wrong: returns True for the rows whose class is predicted wrongly, from predictions and targets; None without
+        tempered: returns the losses of rows at several temperatures, from predictions and targets; None without
             classes.
     """
 
-    wrong: Callable[[Tensor, Tensor], Tensor] | None = None
+    tempered: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def read(self, chains: ChainStates, hyper: Params, source: Source) -> RowScores:
         """Return what a model says about the rows of a source."""
@@ -88,10 +93,10 @@ class RowReader(NamedTuple):
 
     def _read(self, problem: Problem, source: Source) -> RowScores:
         predictions, losses = problem.predictions(source), problem.row_losses(source)
-        targets = targets_of(source) if self.wrong is not None else None
-        if self.wrong is None or predictions is None or targets is None:
+        targets = targets_of(source) if self.tempered is not None else None
+        if self.tempered is None or predictions is None or targets is None:
             return RowScores(losses, None if predictions is None else predictions.cpu())
-        return RowScores(losses, predictions.cpu(), self.wrong(predictions, targets).cpu())
+        return RowScores(losses, predictions.cpu(), self.tempered(predictions.cpu(), targets.cpu()))
 
 
 def copied_modules(*modules: nn.Module) -> tuple[nn.Module, ...]:

@@ -30,7 +30,7 @@ from pactune.search.learning_rate import MOMENTUM, find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
 from pactune.search.rows import hold_out_folds, merged
-from pactune.search.samples import first_inputs, one_sample
+from pactune.search.samples import first_inputs, needs_pull, one_sample
 from pactune.search.scores import CandidateScores, RoundChoice
 from pactune.search.training import InnerLoop, RowReader
 from pactune.stacking.runner import Runner
@@ -78,7 +78,8 @@ def tune(
             row numbers `(train, valid)`.
         groups: the group of every row, for a splitter that keeps groups together.
         hyper: hyperparameters of your own, which are tuned by gradient beside one decay. None tunes one decay per
-            parameter tensor and, if the first layer is an `nn.Linear` of the inputs, `CorrelatedInputs`.
+            parameter tensor. If the first layer is an `nn.Linear` of more inputs than there are rows, it also tunes the
+            strength of `CorrelatedInputs`.
         metric: a function `metric(predictions, targets)`, for which larger is better unless it has an attribute
             `higher_is_better = False`; or the name of a scikit-learn scorer. None is the accuracy for classes and the
             loss otherwise.
@@ -187,9 +188,10 @@ class _Search:
         self._loop = InnerLoop(inner, inner_steps, seed)
         train = problem.train if problem.refit else problem.subproblems[0].train
         inputs = first_inputs(train)
-        usable = not self._own and inputs is not None and takes_inputs(problem.model, inputs)
-        self._inputs = CorrelatedInputs(problem.model, inputs) if usable and inputs is not None else None
-        self._candidates = candidates(inner.learning_rate(0), pulls=usable)
+        self._inputs = None
+        if not self._own and inputs is not None and needs_pull(inputs) and takes_inputs(problem.model, inputs):
+            self._inputs = CorrelatedInputs(problem.model, inputs)
+        self._candidates = candidates(inner.learning_rate(0), pulls=self._inputs is not None)
         self._alone = [number for number, one in enumerate(self._candidates) if not one.pull]
 
     def run(self, folds: Any, metric: Metric) -> _Found:
@@ -197,7 +199,7 @@ class _Search:
         problem = self._problem
         small = sum(p.numel() for p in problem.parameters().values()) <= SMALL
         held = hold_out_folds(folds, reach=2 if small else 1)
-        start, reader = problem.row_losses(problem.valid), RowReader(metric.wrong)
+        start, reader = problem.row_losses(problem.valid), RowReader(metric.tempered)
         hear = partial(self._hear, "decays", 2 * OUTER_STEPS)
         scalars = search_scalars(
             problem, self._candidates, self._inputs, held, start, reader, self._loop, self._runner, hear
