@@ -53,14 +53,17 @@ def test_a_clear_gain_is_called_one() -> None:
     assert "accuracy 90.0 %" in found.verdict.verdict
     assert "+30.0 ±" in found.verdict.verdict
     assert "points against plain training" in found.verdict.verdict
+    assert "within one standard error" not in found.verdict.verdict
     assert [row["kept"] for row in found.rows] == [False, True, False]
 
 
 def test_of_procedures_within_one_standard_error_the_least_loss_is_kept() -> None:
     near = range(10, 912)  # ten rows are lost and twelve are won: 2 ± √22
-    assert by_hits(997, 900, near, losses=(0.3, 0.4)).kept == "plain training"
+    found = by_hits(997, 900, near, losses=(0.3, 0.4))
+    assert found.kept == "plain training"
     assert by_hits(997, 900, near, losses=(0.4, 0.3)).kept == "one decay"
     assert by_hits(997, 500, near, losses=(0.3, 0.4)).kept == "one decay"
+    assert "within one standard error of the best and has the least score" in found.verdict.verdict
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -152,6 +152,8 @@ def _verdict(kept: _Judged, judged: list[_Judged], metric: Metric) -> Verdict:
             gain, error = kept.value - other.value, kept.error_of_gain(other)
             words.append(f"{metric.shown_difference(gain, error)} against {other.name}")
     sentence = ", ".join(words)
+    if any(sign * (other.value - kept.value) > 0 for other in judged):
+        sentence += "; it is within one standard error of the best and has the least score of those"
     if kept is plain:
         return Verdict(False, f"{sentence}; tuning does not pay here")
     gain, error = sign * (kept.value - plain.value), kept.error_of_gain(plain)
