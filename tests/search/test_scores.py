@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from pactune.problem.folds import FoldRows
 from pactune.search.many import HeldOutScores
 from pactune.search.rows import hold_out_folds, merged, union
-from pactune.search.scores import CandidateScores, RoundChoice, scale_of, smooth
+from pactune.search.scores import CandidateScores, RoundChoice, likely, scale_of, smooth
 from pactune.search.temperatures import FACTORS, losses_of_classes, losses_of_one_logit
 from pactune.search.training import RowScores, row_scores
 
@@ -26,9 +27,9 @@ MODELS = merged(FoldRows(part.train, union(part.valid, fold.held)) for fold in H
 START = torch.ones(ROWS, dtype=torch.float64)
 
 
-def filled(losses: Tensor) -> CandidateScores:
+def filled(losses: Tensor, kinds: Sequence[float] | None = None) -> CandidateScores:
     """Return scores by losses of every candidate, round and row. A model's prediction is the number of the row."""
-    scores = CandidateScores(MODELS, HELD, START)
+    scores = CandidateScores(kinds or [0.0] * len(losses), MODELS, HELD, START)
     for candidate, rounds in enumerate(losses):
         for values in rounds:
             scores.add(candidate, [RowScores(values[model.valid], model.valid.double()) for model in MODELS])
@@ -63,14 +64,31 @@ def test_the_choice_for_a_fold_does_not_depend_on_its_rows(fold: int) -> None:
     assert not torch.equal(one.table((fold + 1) % FOLDS)[0], other.table((fold + 1) % FOLDS)[0])
 
 
-def test_the_best_is_the_least_smoothed_score() -> None:
-    losses = torch.full((3, 7, ROWS), 2.0, dtype=torch.float64)
+def test_clear_scores_choose_the_least_smoothed_one() -> None:
+    losses = torch.full((3, 7, ROWS), 9.0, dtype=torch.float64)
     losses[1, 3] = 0.1  # one lucky round
-    losses[2, 4:7] = 0.9
+    losses[2, 4:7] = 0.2
     scores = filled(losses)
     assert scores.best(0) == scores.best(None) == RoundChoice(2, 5)
-    assert scores.best(0, [0]) == RoundChoice(0, 0)
     assert (scores.rounds, scores.longest, scores.candidates) == (7, 7, [0, 1, 2])
+
+
+def test_scores_that_the_rows_cannot_tell_apart_choose_the_middle() -> None:
+    losses = torch.full((5, 7, ROWS), 1.0, dtype=torch.float64)
+    losses[4, 6] = 0.999
+    assert filled(losses).best(None) == RoundChoice(2, 3)
+    assert filled(losses).best(None, [0]) == RoundChoice(0, 3)
+
+
+def test_a_kind_is_chosen_first_and_then_its_middle() -> None:
+    losses = torch.full((5, 3, ROWS), 2.0, dtype=torch.float64)
+    losses[2:] = 0.1  # of the second kind
+    assert filled(losses, [0.0, 0.0, 1.0, 1.0, 1.0]).best(None) == RoundChoice(3, 1)
+
+
+def test_many_rows_need_a_smaller_difference() -> None:
+    scores = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.49])
+    assert (likely(scores, 10), likely(scores, 1000)) == (2, 4)
 
 
 def test_a_candidate_that_stopped_early_can_be_the_best() -> None:
@@ -137,7 +155,7 @@ def test_the_step_of_a_tuned_run_is_chosen_by_the_other_folds() -> None:
     for k, rows in enumerate(held):
         for step in range(9):
             losses = torch.full((len(rows),), 1.0 if k == 0 else 1.0 + 0.1 * abs(step - 6), dtype=torch.float64)
-            tempered = losses[:, None] + torch.tensor([1.0 if k == 0 and abs(step - 3) > 1 else 0.0, 5.0])
+            tempered = losses[:, None] + torch.tensor([9.0 if k == 0 and abs(step - 3) > 1 else 0.0, 99.0])
             scores.add(k, [RowScores(losses, None, tempered)] * 2)
     assert scores.best(without=0) == 6
     assert scores.best(without=1) == scores.best() == 3

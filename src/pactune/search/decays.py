@@ -98,7 +98,7 @@ def search_scalars(
         progress: hears after every round how many rounds are left.
     """
     models = _models(held)
-    scores = CandidateScores(models, held, start)
+    scores = CandidateScores([scalars.pull for scalars in tried], models, held, start)
     base = problem.with_folds(models, refit=False)
     runs = [start_run(at_scalars(base, scalars, inputs), loop, runner) for scalars in tried]
 

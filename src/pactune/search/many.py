@@ -14,7 +14,7 @@ from pactune.problem.hyper import SMALL_DECAY, WeightDecay
 from pactune.rounds.run_states import RunStates
 from pactune.search.decays import Scalars
 from pactune.search.rows import HeldOutFold
-from pactune.search.scores import scale_of, smooth
+from pactune.search.scores import likely, scale_of, smooth
 from pactune.search.training import InnerLoop, RowReader, RowScores, copied_modules, row_scores, start_run, tune
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
@@ -68,11 +68,12 @@ class HeldOutScores:
         self._found[k].append(scores)
 
     def best(self, without: int | None = None) -> int:
-        """Return the outer step with the least score, counted from 0. The rows of fold `without` do not count."""
+        """Return a likely best outer step, counted from 0. The rows of fold `without` do not count."""
         chosen = [k for k in range(len(self._found)) if k != without]
-        scale = scale_of(self._start, torch.cat([self._held[k] for k in chosen]))
+        rows = torch.cat([self._held[k] for k in chosen])
+        scale = scale_of(self._start, rows)
         curves = [self._curve(k, scale) for k in chosen]
-        return int(smooth(torch.stack(curves).mean(0)).argmin())
+        return likely(smooth(torch.stack(curves).mean(0)), len(rows))
 
     def _curve(self, k: int, scale: float) -> Tensor:
         return torch.stack([row_scores(step, scale).mean() for step in self._found[k]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +14,7 @@ from pactune.problem.folds import FoldRows
 from pactune.search.rows import HeldOutFold
 from pactune.search.training import RowScores, row_scores
 
-__all__ = ["CandidateScores", "RoundChoice", "scale_of", "smooth"]
+__all__ = ["CandidateScores", "RoundChoice", "likely", "scale_of", "smooth"]
 
 WINDOW = 3  # rounds over which a score is averaged, since that of a single round is noisy on few rows
 
@@ -33,6 +35,19 @@ def smooth(scores: Tensor) -> Tensor:
     return torch.stack(found, dim=-1)
 
 
+def likely(scores: Tensor, rows: int) -> int:
+    """Return the median place under the Gibbs posterior, which gives a place the weight exp(−rows · score).
+
+    A clear minimum is chosen as it is. Among scores that the rows cannot tell apart, the place in the middle is a surer
+    choice than the least score, which is then a matter of chance.
+
+    >>> likely(torch.tensor([1.0, 0.1, 1.0, 1.0, 1.0]), 100), likely(torch.tensor([0.5, 0.4999, 0.5, 0.5, 0.5]), 100)
+    (1, 2)
+    """
+    total = torch.exp(-rows * (scores - scores.min())).cumsum(0)
+    return int((total >= total[-1] / 2).nonzero()[0])
+
+
 class RoundChoice(NamedTuple):
     """A candidate and the round after which its model is kept, counted from 0."""
 
@@ -44,13 +59,16 @@ class CandidateScores:
     """What the models of several candidates say about rows that they did not train on, round by round.
 
     Args:
+        kinds: the kind of every candidate. Those of one kind are ordered by one number.
         models: the rows that train each model, and the rows that it is scored on.
         held: the folds that are held out in turn.
         start: the loss of every row before training, by whose mean losses are divided.
     """
 
-    def __init__(self, models: Sequence[FoldRows], held: Sequence[HeldOutFold], start: Tensor) -> None:
-        self._models, self._held, self._start = models, held, start
+    def __init__(
+        self, kinds: Sequence[float], models: Sequence[FoldRows], held: Sequence[HeldOutFold], start: Tensor
+    ) -> None:
+        self._kinds, self._models, self._held, self._start = kinds, models, held, start
         self._found: dict[int, list[list[RowScores]]] = {}
         self._number = {tuple(model.train.tolist()): number for number, model in enumerate(models)}
 
@@ -88,13 +106,25 @@ class CandidateScores:
         return found[number].at(torch.searchsorted(self._models[number].valid, rows))
 
     def best(self, k: int | None, among: Sequence[int] | None = None) -> RoundChoice:
-        """Return the best candidate and round by the rows that choose while fold k is held out; None takes all rows."""
-        tables = [self.table(fold) for fold in (range(len(self._held)) if k is None else [k])]
-        options: list[tuple[float, RoundChoice]] = []
-        for one in tables[0] if among is None else among:
-            curve = smooth(torch.stack([table[one] for table in tables]).mean(0))
-            options.append((float(curve.min()), RoundChoice(one, int(curve.argmin()))))
-        return min(options)[1]
+        """Return a candidate and a round by the rows that choose while fold k is held out; None takes all rows.
+
+        The kind has the largest mean weight under the Gibbs posterior; candidate and round are its medians.
+        """
+        folds = range(len(self._held)) if k is None else [k]
+        tables, rows = [self.table(fold) for fold in folds], self._rows(folds)
+        curves = {one: smooth(torch.stack([table[one] for table in tables]).mean(0)) for one in among or tables[0]}
+        least = {one: float(curve.min()) for one, curve in curves.items()}
+        weights = {one: math.exp(-rows * (score - min(least.values()))) for one, score in least.items()}
+        kinds: dict[float, list[int]] = {}
+        for one in sorted(curves):
+            kinds.setdefault(self._kinds[one], []).append(one)
+        kind = max(kinds.values(), key=lambda members: statistics.fmean(weights[one] for one in members))
+        chosen = kind[likely(torch.tensor([least[one] for one in kind], dtype=torch.float64), rows)]
+        return RoundChoice(chosen, likely(curves[chosen], rows))
+
+    def _rows(self, folds: Sequence[int]) -> int:
+        """Return the number of rows that choose while each of the folds is held out."""
+        return len({int(row) for k in folds for part in self._held[k].parts for row in part.valid})
 
     def judged(self, k: int, choice: RoundChoice) -> list[RowScores]:
         """Return what the models say about the held-out rows of fold k, one `RowScores` per model."""
