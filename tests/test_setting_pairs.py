@@ -56,6 +56,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "Windowed": pt.Windowed(2),
         "ForwardMode": pt.ForwardMode(),
         "Implicit": pt.Implicit(pt.Neumann(2)),
+        "RunningImplicit": pt.RunningImplicit(),
     },
     "path_hypergradient": {
         "Truncated(0)": pt.Truncated(0),

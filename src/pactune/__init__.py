@@ -30,7 +30,17 @@ if TYPE_CHECKING:
         SettingError,
     )
     from pactune.gradient_check.check import check_hypergradient
-    from pactune.hypergradient import ConjugateGradient, ForwardMode, Identity, Implicit, Neumann, Truncated, Windowed
+    from pactune.hypergradient import (
+        ConjugateGradient,
+        ForwardMode,
+        Identity,
+        Implicit,
+        Neumann,
+        Nystrom,
+        RunningImplicit,
+        Truncated,
+        Windowed,
+    )
     from pactune.monitor import CoherenceMonitor
     from pactune.objectives import (
         AutoZeta,
@@ -80,6 +90,8 @@ _HOMES = {
         "Identity",
         "Implicit",
         "Neumann",
+        "Nystrom",
+        "RunningImplicit",
         "Truncated",
         "Windowed",
     ],
@@ -130,6 +142,7 @@ __all__ = [
     "LearningRates",
     "MissingPackageError",
     "Neumann",
+    "Nystrom",
     "ObjectiveValue",
     "PACBayes",
     "PactuneError",
@@ -139,6 +152,7 @@ __all__ = [
     "RankError",
     "Result",
     "RunFolderError",
+    "RunningImplicit",
     "SameDistribution",
     "SettingError",
     "SweepResult",

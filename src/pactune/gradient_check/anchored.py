@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
-from pactune.hypergradient.records import InnerState, StepData
+from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.plan import RoundPlan
@@ -41,12 +41,13 @@ class Exact(Estimator):
 
 
 class RecordedChain(NamedTuple):
-    """All states of one chain in a round under the present λ, `hyper`."""
+    """All states of one chain in a round under the present λ, `hyper`, and the inputs of its estimator."""
 
     drawn: Params | None
     states: list[InnerState]
     step_data: list[StepData]
     hyper: Params
+    inputs: EstimatorInputs
 
 
 def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[RecordedChain]:
@@ -54,13 +55,13 @@ def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[R
     starts, drawn = chains.starts(hyper)
     first = chains.rounds * plan.inner_steps
     step_data = [chains.inputs.step_data(first + t, chains.chains) for t in range(plan.inner_steps)]
-    paths = []
+    paths, inputs = [], chains.estimator_inputs()
     for chain, start in enumerate(starts):
         own = [data[chain] for data in step_data]
         states = [start]
         for data in own:
             states.append(_advance(plan.trajectory, states[-1], hyper, data))
-        paths.append(RecordedChain(drawn[chain] if drawn is not None else None, states, own, hyper))
+        paths.append(RecordedChain(drawn[chain] if drawn is not None else None, states, own, hyper, inputs[chain]))
     return paths
 
 

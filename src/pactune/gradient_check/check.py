@@ -23,7 +23,6 @@ from pactune.gradient_check.anchored import (
 )
 from pactune.gradient_check.differences import Derivative, derivative
 from pactune.gradient_check.stationary import StationaryChain, find_stationary, train_gradient_norm_of
-from pactune.hypergradient import Implicit
 from pactune.hypergradient.records import InnerState
 from pactune.problem.modules import wake
 from pactune.rounds.chain_states import ChainStates
@@ -140,7 +139,7 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     parts = _in_double(tuner.outer_run)
     outcome = mean_outcome([part.run() for part in parts])
     gradient, estimator = outcome.gradient(parts[0].plan.zeta), parts[0].plan.risk_estimator
-    if not isinstance(estimator, Implicit):
+    if not estimator.stationary:
         return _compare(parts, gradient, _TestedGradient(gradient, _objective(parts)), directions, seed)
     stationary = [[find_stationary(part.plan, path, part.hyper) for path in part.paths] for part in parts]
     found = _compare(parts, gradient, _implicit(parts, outcome, stationary), directions, seed)
@@ -163,7 +162,11 @@ class _RecordedPart(NamedTuple):
         drawn = [path.drawn for path in self.paths if path.drawn is not None]
         starts = [path.states[0] for path in self.paths]
         step_data = [[path.step_data[t] for path in self.paths] for t in range(self.plan.inner_steps)]
-        return run_round(RoundRequest(self.plan, starts, self.hyper, lambda t: step_data[t], drawn or None))
+        inputs = [path.inputs for path in self.paths]
+        request = RoundRequest(
+            self.plan, starts, self.hyper, lambda t: step_data[t], drawn or None, estimator_inputs=inputs
+        )
+        return run_round(request)
 
     def regularizer(self) -> Callable[[Params], Tensor]:
         """Return √Y as a function of λ, to first order; it is 0 without a path term."""
@@ -285,7 +288,8 @@ def _in_double(run: OuterRun) -> list[_RecordedPart]:
 def _double_chains(chains: ChainStates, inputs: RunInputs) -> ChainStates:
     states = [_double_state(state) for state in chains.states] if chains.states is not None else None
     params, buffers = _double(chains.params), _double(chains.buffers)
-    return replace(chains, inputs=inputs, states=states, params=params, buffers=buffers)
+    memory = [_double(kept) for kept in chains.memory] if chains.memory is not None else None
+    return replace(chains, inputs=inputs, states=states, params=params, buffers=buffers, memory=memory)
 
 
 def _direction(hyper: Params, streams: Streams, index: int) -> Params:

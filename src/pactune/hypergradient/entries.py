@@ -11,7 +11,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pactune.errors import GradientError, SettingError, warn_user
 from pactune.hypergradient.base import Estimator
 from pactune.hypergradient.explain import explaining, is_cut, second_order_message
-from pactune.hypergradient.implicit import Implicit
 from pactune.objectives.base import Objective
 from pactune.problem import Problem
 from pactune.streams import forked_rng
@@ -129,7 +128,7 @@ def _try_first_term(problem: Problem, objective: Objective) -> None:
 
 def _check_second_order(problem: Problem, settings: GradientSettings) -> None:
     """Raise if the training gradient is differentiated and torch would take a missing derivative as zero."""
-    long_risk = isinstance(settings.risk_estimator, Implicit) or settings.risk_estimator.reach(settings.inner_steps) > 1
+    long_risk = settings.risk_estimator.stationary or settings.risk_estimator.reach(settings.inner_steps) > 1
     long_path = settings.objective.has_path and settings.path_estimator.reach(settings.inner_steps) > 0
     if not (long_risk or long_path or problem.enters_losses):
         return
@@ -150,7 +149,7 @@ def _seen_by_risk(way: Entry, settings: GradientSettings) -> bool:
         return True
     if way == "initial parameters":
         return settings.restart and reach >= settings.inner_steps
-    if isinstance(settings.risk_estimator, Implicit):
+    if settings.risk_estimator.stationary:
         return way in ("training loss", "penalty")
     return reach >= 1
 

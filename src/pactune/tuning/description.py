@@ -40,6 +40,7 @@ def describe_run(run: OuterRun, settings: FitSettings, test: Source | None) -> d
         "hyperparameters": _shapes(problem.hyperparameters()),
         "memory": sorted(tuner.inner.slots({})),
         "outer_memory": describe_memory(tuner.outer),
+        "remembers": tuner.risk_estimator.remembers,
         "device": problem.device.type,
         "problems": problem.trained,
         **problem.fingerprints(),

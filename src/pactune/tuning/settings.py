@@ -153,6 +153,7 @@ class TunerSettings:
             if not isinstance(estimator, Estimator):
                 raise SettingError(f"`{role}` must be an estimator such as Truncated(1), got {shown(estimator)}")
             estimator.check(role=role, inner_steps=self.inner_steps, dynamics=self.inner, count=count)
+        self._check_memory()
         if self.objective.has_path and not self.path_estimator.for_path:
             raise SettingError(
                 f"`path_hypergradient={self.path_estimator}` cannot differentiate the regularizer; "
@@ -165,3 +166,17 @@ class TunerSettings:
             )
         if not self.inner.differentiable and self.problem.has_learning_rates:
             raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
+
+    def _check_memory(self) -> None:
+        """Check the estimators that keep tensors from round to round, or read fresh mini-batches."""
+        for estimator in (self.risk_estimator, self.path_estimator):
+            if estimator.remembers and self.problem.draws_tasks:
+                raise SettingError(
+                    f"`hypergradient={estimator}` goes on from its solution of the last outer step, and every outer "
+                    "step draws other tasks; use Implicit without `warm_start`, or a list of all tasks"
+                )
+            if estimator.draws and not all(part.train.replayable for part in self.problem.subproblems):
+                raise SettingError(
+                    f"`hypergradient={estimator}` draws fresh mini-batches, and a DataLoader with a sampler of its own "
+                    'is read in its own order; pass its dataset with `batch_size=`, or use batches="all" or None'
+                )
