@@ -44,7 +44,7 @@ GROUPS = {
         "UnequalSteps",
         "HyperDrift",
     ],
-    "Hypergradients": ["Truncated", "Windowed", "ForwardMode", "Implicit", "RunningImplicit"],
+    "Hypergradients": ["Truncated", "Windowed", "ForwardMode", "Implicit", "RunningImplicit", "FirstOrder"],
     "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient", "Nystrom"],
     "Certificates": ["certify", "Certificate", "Provenance"],
     "Errors": [

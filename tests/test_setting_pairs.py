@@ -57,6 +57,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "ForwardMode": pt.ForwardMode(),
         "Implicit": pt.Implicit(pt.Neumann(2)),
         "RunningImplicit": pt.RunningImplicit(),
+        "FirstOrder": pt.FirstOrder(),
     },
     "path_hypergradient": {
         "Truncated(0)": pt.Truncated(0),
@@ -105,6 +106,7 @@ REFUSED = {
     ("hypergradient=Truncated(3)", "inner=torch.optim"): FAR,
     ("hypergradient=Windowed", "inner=torch.optim"): FAR,
     ("hypergradient=ForwardMode", "inner=torch.optim"): FAR,
+    ("hypergradient=FirstOrder", "inner=torch.optim"): FAR,
     ("path_hypergradient=Truncated(2)", "inner=torch.optim"): FAR,
     ("path_hypergradient=Windowed", "inner=torch.optim"): FAR,
     ("path_hypergradient=ForwardMode", "inner=torch.optim"): FAR,

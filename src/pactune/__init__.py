@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pactune.gradient_check.check import check_hypergradient
     from pactune.hypergradient import (
         ConjugateGradient,
+        FirstOrder,
         ForwardMode,
         Identity,
         Implicit,
@@ -86,6 +87,7 @@ _HOMES = {
     "pactune.problem.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
     "pactune.hypergradient": [
         "ConjugateGradient",
+        "FirstOrder",
         "ForwardMode",
         "Identity",
         "Implicit",
@@ -130,6 +132,7 @@ __all__ = [
     "DataError",
     "DivergenceError",
     "ExampleWeights",
+    "FirstOrder",
     "Flatness",
     "ForwardMode",
     "GradientError",

@@ -123,6 +123,8 @@ def _sum(plan: RoundPlan, path: RecordedChain, hyper: Params) -> torch.Tensor:
 def _rerun(plan: RoundPlan, path: RecordedChain, estimator: Estimator, t: int, hyper: Params) -> InnerState:
     """Return θ_t on the trajectory that starts at the estimator's anchor and runs under `hyper`.
 
+    For an estimator of first order the training gradients are those of the recorded chain.
+
     If the dynamics cannot be differentiated, an estimator differentiates another step in place of the last one. Then
     θ_t changes by the change of that step. `Exact` always takes the true steps.
     """
@@ -134,8 +136,14 @@ def _rerun(plan: RoundPlan, path: RecordedChain, estimator: Estimator, t: int, h
     form = plan.trajectory.dynamics.pull_back_form()
     if anchor < t and form is not plan.trajectory.dynamics and not isinstance(estimator, Exact):
         return _shifted(replace(plan.trajectory, dynamics=form), path, t, hyper)
-    for data in path.step_data[anchor:t]:
-        state = _advance(plan.trajectory, state, hyper, data)
+    for place in range(anchor, t):
+        data = path.step_data[place]
+        if estimator.first_order:
+            with forked_rng(problem.device):
+                seen = plan.trajectory.observe_gradient(path.states[place], path.hyper, data)
+            state = plan.trajectory.advance(state, hyper, data, seen)
+        else:
+            state = _advance(plan.trajectory, state, hyper, data)
     return state
 
 

@@ -5,6 +5,7 @@ steps it differentiates; `ChainEstimator` does the work on one chain of one roun
 """
 
 from pactune.hypergradient.base import Estimator
+from pactune.hypergradient.first_order import FirstOrder
 from pactune.hypergradient.forward import ForwardMode
 from pactune.hypergradient.implicit import Implicit
 from pactune.hypergradient.nystrom import Nystrom
@@ -16,6 +17,7 @@ from pactune.hypergradient.windowed import Windowed
 __all__ = [
     "ConjugateGradient",
     "Estimator",
+    "FirstOrder",
     "ForwardMode",
     "Identity",
     "Implicit",

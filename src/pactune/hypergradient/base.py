@@ -118,6 +118,7 @@ class Estimator(ABC):
         direct: True if only the direct dependence of each summand on λ is differentiated.
         stackable: True if the estimator works on many runs at once, with a leading axis in every tensor. An estimator
             with a memory or with fresh mini-batches is not.
+        first_order: True if the estimator never differentiates a training gradient.
         stationary: True if the estimator takes θ_T for a stationary point of training, where λ acts through R_T alone.
         remembers: True if the estimator keeps tensors from round to round.
         draws: True if the estimator reads fresh training mini-batches besides those of the steps.
@@ -127,6 +128,7 @@ class Estimator(ABC):
     for_path: bool = True
     direct: bool = False
     stackable: bool = False
+    first_order: bool = False
     stationary: bool = False
     remembers: bool = False
     draws: bool = False

@@ -114,8 +114,9 @@ class Chain:
             observation = self.plan.trajectory.observe_gradient(self._state, hyper, data)
             if self._path_side is not None:
                 self._path_side.skip_summand(record)
-        if record.linearized is None and self._context.length == self._first_needed:
-            # The pull-back ends at this step and needs the gradient's value, but no graph.
+        ends = self._context.length == self._first_needed
+        if record.linearized is None and (ends or self.plan.risk_estimator.first_order):
+            # The pull-back ends at this step, or is of first order: it needs the gradient's value, but no graph.
             known = LinearizedGradient(self._state.params, hyper, observation.gradient, {}, observation.buffers)
             record = record._replace(linearized=known)
         self._move(record, observation)
