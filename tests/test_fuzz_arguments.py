@@ -280,6 +280,7 @@ TARGETS: dict[str, Target] = {
             "seed": 0,
             "initial": None,
             "path_stride": 1,
+            "roll_back": False,
             "engine": "eager",
             "parallel": None,
         },

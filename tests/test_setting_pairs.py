@@ -77,6 +77,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "chains": {"1": 1, "2": 2},
     "engine": {"auto": "auto", "eager": "eager", "traced": "traced"},
     "path_stride": {"1": 1, "2": 2},
+    "roll_back": {"no": False, "yes": True},
     "data": {
         "split": SPLIT,
         "folds": {"data": (X, Y), "folds": 3, "loss": cross_entropy},
@@ -113,6 +114,8 @@ REFUSED = {
     ("path_hypergradient=Windowed", "online=yes"): "not known at every step, which online=True needs; use Truncated",
     ("inner=torch.optim", "hyper=rates"): "learning rates as hyperparameters need SGD, Adam or Langevin",
     ("online=yes", "data=folds"): ONE,
+    ("online=yes", "roll_back=yes"): "online=True moves λ inside the steps; use online=False",
+    ("restart=yes", "roll_back=yes"): "restart=True draws θ_0 anew at every outer step; use restart=False",
     ("online=yes", "data=tasks"): ONE,
     ("restart=no", "data=drawn tasks"): "each must start from θ_0: pass restart=True",
     ("restart=yes", "model=bare"): RESET,

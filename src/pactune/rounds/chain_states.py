@@ -75,7 +75,7 @@ class ChainStates:
     def after(self, outcome: RoundOutcome) -> ChainStates:
         """Return the chains at the end of a round; these chains stay at its start until `follow`."""
         lead = self.ranks.from_leader(outcome.states[0]._replace(slots={}))
-        memory = list(outcome.memory) if any(outcome.memory) else None
+        memory = list(outcome.memory) if any(outcome.memory) else self.memory
         return replace(self, states=outcome.states, lead=lead, rounds=self.rounds + 1, memory=memory)
 
     def follow(self, other: ChainStates) -> None:

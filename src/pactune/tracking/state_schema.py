@@ -119,7 +119,8 @@ class _TensorChecks:
         if chains is None or "chains" not in settings:
             return
         need(len(chains) == settings["chains"], f"{where}.chains", f"{settings['chains']} chains", len(chains))
-        steps = settings["inner_steps"] * (1 if settings["restart"] else rounds)
+        trained = rounds - 1 if settings.get("roll_back", False) else rounds  # the last round was rolled back
+        steps = settings["inner_steps"] * (1 if settings["restart"] else trained)
         for chain in chains:
             need(chain["step"] == steps, f"{where}.step", f"{steps} after {rounds} rounds", chain["step"])
 

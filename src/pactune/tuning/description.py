@@ -64,6 +64,7 @@ def describe_settings(tuner: TunerSettings) -> dict[str, Any]:
         "seed": tuner.seed,
         "initial": _words(tuner.initial),
         "path_stride": tuner.path_stride,
+        "roll_back": tuner.roll_back,
     }
 
 

@@ -39,13 +39,14 @@ class TunerSettings:
     seed: int = 0
     initial: Initial | None = None
     path_stride: int = 1
+    roll_back: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.problem, Problem):
             raise SettingError(f"`problem` must be a Problem, got {type(self.problem).__name__}")
         for name in ("inner_steps", "chains", "path_stride"):
             check_count(name, getattr(self, name))
-        for name in ("restart", "online"):
+        for name in ("restart", "online", "roll_back"):
             check_flag(name, getattr(self, name))
         check_seed("seed", self.seed)
         self._check_objective()
@@ -53,6 +54,7 @@ class TunerSettings:
             raise SettingError(f"`initial` must be a function of a torch.Generator or None, got {shown(self.initial)}")
         self._check_sharing()
         self._check_online()
+        self._check_roll_back()
         self._check_auto()
         self._check_rows()
         if self.initial is None and (self.restart or self.chains > 1):
@@ -110,6 +112,15 @@ class TunerSettings:
             raise SettingError(
                 f"`online=True` moves λ by the regularizer at every inner step, and {self.objective} has none; "
                 "use online=False"
+            )
+
+    def _check_roll_back(self) -> None:
+        if self.roll_back and (self.restart or self.online):
+            other = "restart" if self.restart else "online"
+            why = "draws θ_0 anew at every outer step" if self.restart else "moves λ inside the steps"
+            raise SettingError(
+                f"`roll_back=True` takes the inner steps back and repeats them under the new λ, and {other}=True "
+                f"{why}; use {other}=False"
             )
 
     def _check_auto(self) -> None:
