@@ -44,7 +44,15 @@ GROUPS = {
         "UnequalSteps",
         "HyperDrift",
     ],
-    "Hypergradients": ["Truncated", "Windowed", "ForwardMode", "Implicit", "RunningImplicit", "FirstOrder"],
+    "Hypergradients": [
+        "Truncated",
+        "Windowed",
+        "ForwardMode",
+        "Implicit",
+        "RunningImplicit",
+        "FirstOrder",
+        "ValueFunctionGap",
+    ],
     "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient", "Nystrom"],
     "Certificates": ["certify", "Certificate", "Provenance"],
     "Errors": [

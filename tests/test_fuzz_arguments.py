@@ -200,6 +200,10 @@ TARGETS: dict[str, Target] = {
     "Implicit": Target(
         functools.partial(with_estimator, pt.Implicit), {"solver": pt.Identity(), "batches": 1, "warm_start": True}
     ),
+    "ValueFunctionGap": Target(
+        functools.partial(with_estimator, pt.ValueFunctionGap),
+        {"gamma": 10.0, "steps": 1, "alpha": 0.1, "batches": 1, "warm_start": True},
+    ),
     "FirstOrder": Target(functools.partial(with_estimator, pt.FirstOrder), {"k": 1}),
     "RunningImplicit": Target(
         functools.partial(with_estimator, pt.RunningImplicit), {"alpha": 0.1, "steps": 1, "batches": 1, "damping": 0.1}

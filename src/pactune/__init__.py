@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Nystrom,
         RunningImplicit,
         Truncated,
+        ValueFunctionGap,
         Windowed,
     )
     from pactune.monitor import CoherenceMonitor
@@ -95,6 +96,7 @@ _HOMES = {
         "Nystrom",
         "RunningImplicit",
         "Truncated",
+        "ValueFunctionGap",
         "Windowed",
     ],
     "pactune.monitor": ["CoherenceMonitor"],
@@ -164,6 +166,7 @@ __all__ = [
     "Tuner",
     "UnequalSteps",
     "ValidationRisk",
+    "ValueFunctionGap",
     "WeightDecay",
     "Windowed",
     "certify",

@@ -22,8 +22,10 @@ from pactune.gradient_check.anchored import (
     record_chains,
 )
 from pactune.gradient_check.differences import Derivative, derivative
+from pactune.gradient_check.gap import gap_function
 from pactune.gradient_check.stationary import StationaryChain, find_stationary, train_gradient_norm_of
 from pactune.hypergradient.records import InnerState
+from pactune.hypergradient.value_gap import ValueFunctionGap
 from pactune.problem.modules import wake
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.inputs import RunInputs
@@ -139,6 +141,8 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     parts = _in_double(tuner.outer_run)
     outcome = mean_outcome([part.run() for part in parts])
     gradient, estimator = outcome.gradient(parts[0].plan.zeta), parts[0].plan.risk_estimator
+    if isinstance(estimator, ValueFunctionGap):
+        return _compare(parts, gradient, _TestedGradient(gradient, _gap(parts)), directions, seed)
     if not estimator.stationary:
         return _compare(parts, gradient, _TestedGradient(gradient, _objective(parts)), directions, seed)
     stationary = [[find_stationary(part.plan, path, part.hyper) for path in part.paths] for part in parts]
@@ -240,6 +244,18 @@ def _objective(parts: list[_RecordedPart]) -> Callable[[Params], Tensor]:
         pairs = zip(parts, regularizers, strict=True)
         own = [anchored_risk(part.plan, part.paths, at) + part.plan.zeta * root(at) for part, root in pairs]
         return torch.stack(own).mean()
+
+    return value
+
+
+def _gap(parts: list[_RecordedPart]) -> Callable[[Params], Tensor]:
+    """Return J as a function of λ, with its risk in the penalised form of `ValueFunctionGap` at fixed iterates."""
+    risks = [gap_function(part.plan, path) for part in parts for path in part.paths]
+    zeta, regularizers = parts[0].plan.zeta, [part.regularizer() for part in parts]
+
+    def value(at: Params) -> Tensor:
+        risk = torch.stack([one(at) for one in risks]).mean()
+        return risk + zeta * torch.stack([root(at) for root in regularizers]).mean()
 
     return value
 

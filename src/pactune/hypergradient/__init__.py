@@ -12,6 +12,7 @@ from pactune.hypergradient.nystrom import Nystrom
 from pactune.hypergradient.running_implicit import RunningImplicit
 from pactune.hypergradient.solvers import ConjugateGradient, Identity, LinearSolver, LinearSystem, Neumann, Solution
 from pactune.hypergradient.truncated import Truncated
+from pactune.hypergradient.value_gap import ValueFunctionGap
 from pactune.hypergradient.windowed import Windowed
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "RunningImplicit",
     "Solution",
     "Truncated",
+    "ValueFunctionGap",
     "Windowed",
 ]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Literal
 
+import torch
+
 from pactune.checks import check_count
+from pactune.hypergradient.adjoints import vjp
 from pactune.hypergradient.base import ChainContext
-from pactune.hypergradient.records import InnerState, StepData
+from pactune.hypergradient.records import InnerState, StepData, ValueAndGradient
 from pactune.hypergradient.trajectory import Product, Trajectory
 from pactune.problem.data import Batch
-from pactune.trees import Params, axpy, sub
+from pactune.trees import Params, add, axpy, leaves, sub
 
 __all__ = ["Batches", "MeanTrainRisk", "check_batches", "mean_train_risk"]
 
@@ -43,6 +47,21 @@ class MeanTrainRisk:
         return _mean(
             (self._trajectory.train_gradient(state, self._hyper, data), data.train.rows) for data in self._read()
         )
+
+    def value_and_gradient(self, state: InnerState) -> ValueAndGradient:
+        """Return R_T with its derivatives by θ and by λ, all of first order."""
+        others, problem = iter(self._read()), self._trajectory.problem
+        first = next(others)
+        key, batches = first.keys[0] if first.keys else None, (data.train for data in chain([first], others))
+        found = self._trajectory.final_risk(state, self._hyper, key=key, batches=batches, risk=problem.train_risk)
+        if not problem.has_penalty:
+            return found
+        params, hyper = leaves(state.params), leaves(self._hyper)
+        with torch.enable_grad():
+            penalty = problem.penalty(params, hyper)
+        by_params, by_hyper = vjp([({"": penalty}, {"": torch.ones_like(penalty)})], params, hyper)
+        value = found.value + penalty.detach()
+        return ValueAndGradient(value, add(found.by_params, by_params), add(found.by_hyper, by_hyper))
 
     def products(self, state: InnerState) -> tuple[Product, Product]:
         """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ."""
