@@ -44,8 +44,16 @@ GROUPS = {
         "UnequalSteps",
         "HyperDrift",
     ],
-    "Hypergradients": ["Truncated", "Windowed", "ForwardMode", "Implicit"],
-    "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient"],
+    "Hypergradients": [
+        "Truncated",
+        "Windowed",
+        "ForwardMode",
+        "Implicit",
+        "RunningImplicit",
+        "FirstOrder",
+        "ValueFunctionGap",
+    ],
+    "Solvers of `Implicit`": ["Identity", "Neumann", "ConjugateGradient", "Nystrom"],
     "Certificates": ["certify", "Certificate", "Provenance"],
     "Errors": [
         "PactuneError",

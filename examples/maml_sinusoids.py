@@ -5,8 +5,8 @@
 Every outer step draws eight tasks. Three methods tune the start λ = θ_0:
 
 - MAML differentiates through the five steps: `Windowed(5)`.
-- First-order MAML takes the gradient of the validation risk at θ_T for that of λ. The validation loss is computed at
-  θ_T + λ − λ', where λ' is a constant equal to λ, so its direct derivative is this gradient: `Truncated(0)`.
+- First-order MAML takes the gradient of the validation risk at θ_T for that of λ, without second derivatives:
+  `FirstOrder()`.
 - iMAML pulls θ towards λ by a penalty and differentiates the minimum of the penalised risk: `Implicit`. It needs a
   minimum, so its model is linear in twenty fixed bumps.
 """
@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import mse_loss
 
 import pactune as pt
@@ -59,32 +58,17 @@ class Proximal(nn.Module):
         return 0.5 * self.strength * sum(((p - start[name]) ** 2).sum() for name, p in params.items())
 
 
-def train_loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
-    return mse_loss(model(batch[0]), batch[1])
-
-
-def first_order_loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
-    params = dict(model.named_parameters())
-    start = hyper.initial(params)
-    moved = {name: p + start[name] - start[name].detach() for name, p in params.items()}
-    return mse_loss(functional_call(model, moved, (batch[0],)), batch[1])
-
-
 def tuner_for(method: str) -> pt.Tuner:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1))
     if method == "iMAML":
         model = nn.Sequential(Bumps(), nn.Linear(20, 1))
     hyper = Proximal(model, 0.5) if method == "iMAML" else pt.Initialization(model)
-    losses: dict[str, Any] = {"loss": mse_loss}
-    estimator: pt.Estimator = pt.Windowed(STEPS)
+    estimator: Any = pt.FirstOrder() if method == "first-order MAML" else pt.Windowed(STEPS)
     inner, steps = pt.SGD(lr=0.02), STEPS
-    if method == "first-order MAML":
-        losses = {"train_loss": train_loss, "valid_loss": first_order_loss}
-        estimator = pt.Truncated(0)
     if method == "iMAML":
         estimator, inner, steps = pt.Implicit(pt.ConjugateGradient(20)), pt.SGD(lr=0.2), 50
-    problem = pt.Problem(model, hyper, tasks=draw, tasks_per_step=8, **losses)
+    problem = pt.Problem(model, hyper, tasks=draw, tasks_per_step=8, loss=mse_loss)
     outer = torch.optim.Adam(hyper.parameters(), lr=2e-2 if method == "iMAML" else 3e-3)
     settings: dict[str, Any] = {"objective": pt.ValidationRisk(), "hypergradient": estimator, "restart": True}
     return pt.Tuner(problem, inner=inner, inner_steps=steps, outer=outer, **settings)

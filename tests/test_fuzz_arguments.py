@@ -197,7 +197,18 @@ TARGETS: dict[str, Target] = {
     "Truncated": Target(functools.partial(with_estimator, pt.Truncated), {"k": 1, "segment": 1}),
     "Windowed": Target(functools.partial(with_estimator, pt.Windowed), {"w": 1, "segment": 1}),
     "ForwardMode": Target(functools.partial(with_estimator, pt.ForwardMode), {"limit": 100}),
-    "Implicit": Target(functools.partial(with_estimator, pt.Implicit), {"solver": pt.Identity()}),
+    "Implicit": Target(
+        functools.partial(with_estimator, pt.Implicit), {"solver": pt.Identity(), "batches": 1, "warm_start": True}
+    ),
+    "ValueFunctionGap": Target(
+        functools.partial(with_estimator, pt.ValueFunctionGap),
+        {"gamma": 10.0, "steps": 1, "alpha": 0.1, "batches": 1, "warm_start": True},
+    ),
+    "FirstOrder": Target(functools.partial(with_estimator, pt.FirstOrder), {"k": 1}),
+    "RunningImplicit": Target(
+        functools.partial(with_estimator, pt.RunningImplicit), {"alpha": 0.1, "steps": 1, "batches": 1, "damping": 0.1}
+    ),
+    "Nystrom": Target(functools.partial(with_solver, pt.Nystrom), {"rank": 2, "damping": 0.1}),
     "Identity": Target(functools.partial(with_solver, pt.Identity), {"alpha": 0.1}),
     "Neumann": Target(functools.partial(with_solver, pt.Neumann), {"steps": 1, "alpha": 0.1}),
     "ConjugateGradient": Target(
@@ -273,6 +284,7 @@ TARGETS: dict[str, Target] = {
             "seed": 0,
             "initial": None,
             "path_stride": 1,
+            "roll_back": False,
             "engine": "eager",
             "parallel": None,
         },

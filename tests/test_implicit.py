@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 DOUBLE = torch.float64
 COLUMNS = ["train_gradient_norm", "implicit_residual", "implicit_shift", "implicit_distance"]
+COLUMNS += ["implicit_damping", "implicit_products"]
 NEUMANN = pt.Implicit(pt.Neumann(400))
 
 

@@ -30,7 +30,19 @@ if TYPE_CHECKING:
         SettingError,
     )
     from pactune.gradient_check.check import check_hypergradient
-    from pactune.hypergradient import ConjugateGradient, ForwardMode, Identity, Implicit, Neumann, Truncated, Windowed
+    from pactune.hypergradient import (
+        ConjugateGradient,
+        FirstOrder,
+        ForwardMode,
+        Identity,
+        Implicit,
+        Neumann,
+        Nystrom,
+        RunningImplicit,
+        Truncated,
+        ValueFunctionGap,
+        Windowed,
+    )
     from pactune.monitor import CoherenceMonitor
     from pactune.objectives import (
         AutoZeta,
@@ -76,11 +88,15 @@ _HOMES = {
     "pactune.problem.hyper": ["ExampleWeights", "Initialization", "LearningRates", "WeightDecay"],
     "pactune.hypergradient": [
         "ConjugateGradient",
+        "FirstOrder",
         "ForwardMode",
         "Identity",
         "Implicit",
         "Neumann",
+        "Nystrom",
+        "RunningImplicit",
         "Truncated",
+        "ValueFunctionGap",
         "Windowed",
     ],
     "pactune.monitor": ["CoherenceMonitor"],
@@ -118,6 +134,7 @@ __all__ = [
     "DataError",
     "DivergenceError",
     "ExampleWeights",
+    "FirstOrder",
     "Flatness",
     "ForwardMode",
     "GradientError",
@@ -130,6 +147,7 @@ __all__ = [
     "LearningRates",
     "MissingPackageError",
     "Neumann",
+    "Nystrom",
     "ObjectiveValue",
     "PACBayes",
     "PactuneError",
@@ -139,6 +157,7 @@ __all__ = [
     "RankError",
     "Result",
     "RunFolderError",
+    "RunningImplicit",
     "SameDistribution",
     "SettingError",
     "SweepResult",
@@ -147,6 +166,7 @@ __all__ = [
     "Tuner",
     "UnequalSteps",
     "ValidationRisk",
+    "ValueFunctionGap",
     "WeightDecay",
     "Windowed",
     "certify",

@@ -154,6 +154,15 @@ SAME: dict[str, Callable[[bool], Found]] = {
     "shards, rates forward": shards(hyper=rates, path_hypergradient=pt.ForwardMode(), hypergradient=pt.ForwardMode()),
     "shards, rates windows": shards(hyper=rates, path_hypergradient=W(4), hypergradient=W(4)),
     "shards, implicit": shards(hyper=example_weights, hypergradient=pt.Implicit(pt.Neumann(3))),
+    "shards, implicit with fresh rows": shards(
+        hyper=example_weights, hypergradient=pt.Implicit(pt.Neumann(3), batches=2, warm_start=True), batch_size=5
+    ),
+    "chains, running implicit": chains(hypergradient=pt.RunningImplicit(), batch_size=5),
+    "shards, first order": shards(hyper=rates, hypergradient=pt.FirstOrder(), batch_size=5),
+    "shards, value gap": shards(
+        hyper=example_weights, hypergradient=pt.ValueFunctionGap(10.0, 2, batches="all", warm_start=True), batch_size=5
+    ),
+    "chains, rolled back": chains(restart=False, roll_back=True, batch_size=5),
     "shards, both losses": shards(hyper=lambda _: Temperature(), train_loss=warm_loss, valid_loss=warm_loss),
     "shards, same distribution": shards(objective=pt.SameDistribution(zeta=0.05), batch_size=5),
     "shards, clipped": shards(objective=pt.PACBayes(zeta=0.05, clip_train=0.1, clip_valid=0.1)),

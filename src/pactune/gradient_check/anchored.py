@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
-from pactune.hypergradient.records import InnerState, StepData
+from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.plan import RoundPlan
@@ -41,12 +41,13 @@ class Exact(Estimator):
 
 
 class RecordedChain(NamedTuple):
-    """All states of one chain in a round under the present λ, `hyper`."""
+    """All states of one chain in a round under the present λ, `hyper`, and the inputs of its estimator."""
 
     drawn: Params | None
     states: list[InnerState]
     step_data: list[StepData]
     hyper: Params
+    inputs: EstimatorInputs
 
 
 def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[RecordedChain]:
@@ -54,13 +55,13 @@ def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[R
     starts, drawn = chains.starts(hyper)
     first = chains.rounds * plan.inner_steps
     step_data = [chains.inputs.step_data(first + t, chains.chains) for t in range(plan.inner_steps)]
-    paths = []
+    paths, inputs = [], chains.estimator_inputs()
     for chain, start in enumerate(starts):
         own = [data[chain] for data in step_data]
         states = [start]
         for data in own:
             states.append(_advance(plan.trajectory, states[-1], hyper, data))
-        paths.append(RecordedChain(drawn[chain] if drawn is not None else None, states, own, hyper))
+        paths.append(RecordedChain(drawn[chain] if drawn is not None else None, states, own, hyper, inputs[chain]))
     return paths
 
 
@@ -122,6 +123,8 @@ def _sum(plan: RoundPlan, path: RecordedChain, hyper: Params) -> torch.Tensor:
 def _rerun(plan: RoundPlan, path: RecordedChain, estimator: Estimator, t: int, hyper: Params) -> InnerState:
     """Return θ_t on the trajectory that starts at the estimator's anchor and runs under `hyper`.
 
+    For an estimator of first order the training gradients are those of the recorded chain.
+
     If the dynamics cannot be differentiated, an estimator differentiates another step in place of the last one. Then
     θ_t changes by the change of that step. `Exact` always takes the true steps.
     """
@@ -133,8 +136,14 @@ def _rerun(plan: RoundPlan, path: RecordedChain, estimator: Estimator, t: int, h
     form = plan.trajectory.dynamics.pull_back_form()
     if anchor < t and form is not plan.trajectory.dynamics and not isinstance(estimator, Exact):
         return _shifted(replace(plan.trajectory, dynamics=form), path, t, hyper)
-    for data in path.step_data[anchor:t]:
-        state = _advance(plan.trajectory, state, hyper, data)
+    for place in range(anchor, t):
+        data = path.step_data[place]
+        if estimator.first_order:
+            with forked_rng(problem.device):
+                seen = plan.trajectory.observe_gradient(path.states[place], path.hyper, data)
+            state = plan.trajectory.advance(state, hyper, data, seen)
+        else:
+            state = _advance(plan.trajectory, state, hyper, data)
     return state
 
 

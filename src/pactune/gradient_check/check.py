@@ -22,9 +22,10 @@ from pactune.gradient_check.anchored import (
     record_chains,
 )
 from pactune.gradient_check.differences import Derivative, derivative
+from pactune.gradient_check.gap import gap_function
 from pactune.gradient_check.stationary import StationaryChain, find_stationary, train_gradient_norm_of
-from pactune.hypergradient import Implicit
 from pactune.hypergradient.records import InnerState
+from pactune.hypergradient.value_gap import ValueFunctionGap
 from pactune.problem.modules import wake
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.inputs import RunInputs
@@ -140,7 +141,9 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     parts = _in_double(tuner.outer_run)
     outcome = mean_outcome([part.run() for part in parts])
     gradient, estimator = outcome.gradient(parts[0].plan.zeta), parts[0].plan.risk_estimator
-    if not isinstance(estimator, Implicit):
+    if isinstance(estimator, ValueFunctionGap):
+        return _compare(parts, gradient, _TestedGradient(gradient, _gap(parts)), directions, seed)
+    if not estimator.stationary:
         return _compare(parts, gradient, _TestedGradient(gradient, _objective(parts)), directions, seed)
     stationary = [[find_stationary(part.plan, path, part.hyper) for path in part.paths] for part in parts]
     found = _compare(parts, gradient, _implicit(parts, outcome, stationary), directions, seed)
@@ -163,7 +166,11 @@ class _RecordedPart(NamedTuple):
         drawn = [path.drawn for path in self.paths if path.drawn is not None]
         starts = [path.states[0] for path in self.paths]
         step_data = [[path.step_data[t] for path in self.paths] for t in range(self.plan.inner_steps)]
-        return run_round(RoundRequest(self.plan, starts, self.hyper, lambda t: step_data[t], drawn or None))
+        inputs = [path.inputs for path in self.paths]
+        request = RoundRequest(
+            self.plan, starts, self.hyper, lambda t: step_data[t], drawn or None, estimator_inputs=inputs
+        )
+        return run_round(request)
 
     def regularizer(self) -> Callable[[Params], Tensor]:
         """Return √Y as a function of λ, to first order; it is 0 without a path term."""
@@ -241,6 +248,18 @@ def _objective(parts: list[_RecordedPart]) -> Callable[[Params], Tensor]:
     return value
 
 
+def _gap(parts: list[_RecordedPart]) -> Callable[[Params], Tensor]:
+    """Return J as a function of λ, with its risk in the penalised form of `ValueFunctionGap` at fixed iterates."""
+    risks = [gap_function(part.plan, path) for part in parts for path in part.paths]
+    zeta, regularizers = parts[0].plan.zeta, [part.regularizer() for part in parts]
+
+    def value(at: Params) -> Tensor:
+        risk = torch.stack([one(at) for one in risks]).mean()
+        return risk + zeta * torch.stack([root(at) for root in regularizers]).mean()
+
+    return value
+
+
 def _implicit(
     parts: list[_RecordedPart], outcome: RoundOutcome, stationary: list[list[StationaryChain | None]]
 ) -> _TestedGradient | None:
@@ -285,7 +304,8 @@ def _in_double(run: OuterRun) -> list[_RecordedPart]:
 def _double_chains(chains: ChainStates, inputs: RunInputs) -> ChainStates:
     states = [_double_state(state) for state in chains.states] if chains.states is not None else None
     params, buffers = _double(chains.params), _double(chains.buffers)
-    return replace(chains, inputs=inputs, states=states, params=params, buffers=buffers)
+    memory = [_double(kept) for kept in chains.memory] if chains.memory is not None else None
+    return replace(chains, inputs=inputs, states=states, params=params, buffers=buffers, memory=memory)
 
 
 def _direction(hyper: Params, streams: Streams, index: int) -> Params:

@@ -1,4 +1,4 @@
-"""The reference for `Implicit`: the risk at a stationary point of training, as a function of λ."""
+"""The reference for implicit estimators: the risk at a stationary point of training, as a function of λ."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from torch import Tensor
 
 from pactune.gradient_check.anchored import RecordedChain
 from pactune.hypergradient.base import ChainContext
-from pactune.hypergradient.implicit import ConjugateGradient, Identity, Implicit, Neumann
+from pactune.hypergradient.implicit import Implicit
 from pactune.hypergradient.records import InnerState, StepRecord
+from pactune.hypergradient.running_implicit import RunningImplicit
+from pactune.hypergradient.solvers import Identity, Neumann
+from pactune.hypergradient.train_risk import MeanTrainRisk, mean_train_risk
 from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
 from pactune.trees import Params, axpy, dot, norm, scale, sub, zeros_like
@@ -24,10 +27,10 @@ STATIONARY = 1e-9  # ‖∇R_T‖ relative to 1 + ‖θ‖; Newton's last step g
 
 @dataclass(frozen=True)
 class StationaryChain:
-    """A chain whose training was continued to a stationary point θ* of the risk of its last mini-batch.
+    """A chain whose training was continued to a stationary point θ* of the risk that its estimator solves for.
 
     Attributes:
-        plan: the settings of the round; its risk estimator is `Implicit`.
+        plan: the settings of the round; its risk estimator is implicit.
         path: the chain.
         state: the state at θ*.
     """
@@ -44,7 +47,7 @@ class StationaryChain:
     def gradient(self, hyper: Params) -> Params:
         """Return the estimate of the risk's λ-gradient at θ*."""
         trajectory, last = self.plan.trajectory, self.path.step_data[-1]
-        running = self.plan.risk_estimator.start(trajectory, ChainContext(hyper, None, self.plan.inner_steps))
+        running = self.plan.risk_estimator.start(trajectory, _context(self.plan, self.path, hyper))
         with forked_rng(trajectory.problem.device):
             running.add_step(StepRecord(self.state._replace(step=self.path.states[-2].step), last, hyper))
             final = trajectory.final_risk(self.state, hyper, key=self._key)
@@ -57,23 +60,31 @@ class StationaryChain:
             return self.plan.trajectory.final_risk(state, hyper, key=self._key, derivatives=False).value
 
     def _params_at(self, hyper: Params) -> Params:
-        """Return θ*(λ): k + 1 gradient steps from θ* for a series of k terms, else the nearest stationary point."""
-        assert isinstance(self.plan.risk_estimator, Implicit)
-        solver, params = self.plan.risk_estimator.solver, self.state.params
-        if isinstance(solver, Identity | Neumann):
-            eta = self.plan.trajectory.dynamics.learning_rate(self.path.states[-2].step)
-            size = eta if solver.alpha is None else solver.alpha
-            for _ in range(1 + (solver.steps if isinstance(solver, Neumann) else 0)):
-                params = axpy(-size, _gradient(self.plan, self.path, params, hyper), params)
-            return params
-        damping = solver.damping if isinstance(solver, ConjugateGradient) else 0.0
-        found = _newton(self.plan, self.path, params, hyper, damping)
-        return found if found is not None else scale(float("nan"), params)
+        """Return θ*(λ): gradient steps from θ* for a solver that is a series, else the nearest stationary point."""
+        start, estimator = self.state.params, self.plan.risk_estimator
+        solver = estimator.solver if isinstance(estimator, Implicit) else estimator
+        damping = float(getattr(solver, "damping", 0.0))
+        if not isinstance(solver, Identity | Neumann | RunningImplicit):
+            found = _newton(self.plan, self.path, start, hyper, damping)
+            return found if found is not None else scale(float("nan"), start)
+        eta = self.plan.trajectory.dynamics.learning_rate(self.path.states[-2].step)
+        size, params = eta if solver.alpha is None else solver.alpha, start
+        for _ in range(_steps(solver)):
+            slope = axpy(damping, sub(params, start), _gradient(self.plan, self.path, params, hyper))
+            params = axpy(-size, slope, params)
+        return params
 
     @property
     def _key(self) -> int | None:
         keys = self.path.step_data[-1].keys
         return keys[1] if keys else None
+
+
+def _steps(solver: Identity | Neumann | RunningImplicit) -> int:
+    """Return the number of gradient steps that a series stands for, if it starts at 0."""
+    if isinstance(solver, RunningImplicit):
+        return solver.steps
+    return 1 + (solver.steps if isinstance(solver, Neumann) else 0)
 
 
 def train_gradient_norm_of(plan: RoundPlan, path: RecordedChain) -> float:
@@ -101,7 +112,7 @@ def _newton(plan: RoundPlan, path: RecordedChain, start: Params, hyper: Params, 
     for _ in range(NEWTON_STEPS):
         state = path.states[-1]._replace(params=params)
         with forked_rng(plan.trajectory.problem.device):
-            hessian, _ = plan.trajectory.train_products(state, hyper, path.step_data[-1])
+            hessian, _ = _train_risk(plan, path, hyper).products(state)
             step = _solve(lambda v: axpy(damping + shift, v, hessian(v)), gradient)  # noqa: B023
         moved = None if step is None else sub(params, step)
         after = None if moved is None else slope(moved)
@@ -135,4 +146,16 @@ def _solve(operator: Operator, b: Params) -> Params | None:
 def _gradient(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params) -> Params:
     state = path.states[-1]._replace(params=params)
     with forked_rng(plan.trajectory.problem.device):
-        return plan.trajectory.train_gradient(state, hyper, path.step_data[-1])
+        return _train_risk(plan, path, hyper).gradient(state)
+
+
+def _train_risk(plan: RoundPlan, path: RecordedChain, hyper: Params) -> MeanTrainRisk:
+    """Return the training risk whose stationary point the estimator takes θ_T for."""
+    assert isinstance(plan.risk_estimator, Implicit | RunningImplicit)
+    context = _context(plan, path, hyper)
+    return mean_train_risk(plan.trajectory, context, path.step_data[-1], plan.risk_estimator.batches)
+
+
+def _context(plan: RoundPlan, path: RecordedChain, hyper: Params) -> ChainContext:
+    """Return the context of an estimator that remembers nothing yet."""
+    return ChainContext(hyper, None, plan.inner_steps, inputs=path.inputs._replace(memory={}))

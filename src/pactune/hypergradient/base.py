@@ -13,7 +13,14 @@ from torch import Tensor
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
+from pactune.hypergradient.records import (
+    Adjoint,
+    EstimatorInputs,
+    InnerState,
+    Observation,
+    StepRecord,
+    ValueAndGradient,
+)
 from pactune.hypergradient.stored_steps import StoredSteps
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, add_, zeros_like
@@ -30,12 +37,14 @@ class ChainContext:
         drawn: the draw from P_0 if the round started from θ_0; None if it continues an earlier round.
         inner_steps: T.
         length: the number of steps of the round so far.
+        inputs: the memory and the fresh mini-batches of an estimator; None if the estimators use none.
     """
 
     hyper: Params
     drawn: Params | None
     inner_steps: int
     length: int = 0
+    inputs: EstimatorInputs | None = None
 
     def advance(self, steps: int) -> None:
         """Count steps that the chain has taken."""
@@ -57,6 +66,11 @@ class ChainEstimator(ABC):
     @property
     def notes(self) -> Params:
         """Numbers about the last `risk_gradient`. Each one is a column of the history."""
+        return {}
+
+    @property
+    def memory(self) -> Params:
+        """Tensors for the next round of this chain, by the names of θ; empty if the estimator remembers nothing."""
         return {}
 
     @abstractmethod
@@ -102,13 +116,22 @@ class Estimator(ABC):
         online: True if `observe` returns the λ-derivative of the summand at once, as the online algorithm needs it.
         for_path: False if the estimator cannot differentiate the regularizer.
         direct: True if only the direct dependence of each summand on λ is differentiated.
-        stackable: True if the estimator works on many runs at once, with a leading axis in every tensor.
+        stackable: True if the estimator works on many runs at once, with a leading axis in every tensor. An estimator
+            with a memory or with fresh mini-batches is not.
+        first_order: True if the estimator never differentiates a training gradient.
+        stationary: True if the estimator takes θ_T for a stationary point of training, where λ acts through R_T alone.
+        remembers: True if the estimator keeps tensors from round to round.
+        draws: True if the estimator reads fresh training mini-batches besides those of the steps.
     """
 
     online: bool = False
     for_path: bool = True
     direct: bool = False
     stackable: bool = False
+    first_order: bool = False
+    stationary: bool = False
+    remembers: bool = False
+    draws: bool = False
 
     @abstractmethod
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:

@@ -11,7 +11,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pactune.errors import GradientError, SettingError, warn_user
 from pactune.hypergradient.base import Estimator
 from pactune.hypergradient.explain import explaining, is_cut, second_order_message
-from pactune.hypergradient.implicit import Implicit
 from pactune.objectives.base import Objective
 from pactune.problem import Problem
 from pactune.streams import forked_rng
@@ -58,12 +57,15 @@ def entries(problem: Problem) -> dict[str, set[Entry]]:
     return {name: set(found) for name, found in _derivatives(problem).items()}
 
 
-def _derivatives(problem: Problem) -> dict[str, dict[Entry, Tensor]]:
-    """Return a derivative for every hyperparameter tensor and every way in which it enters."""
+def _derivatives(problem: Problem, *, second_order: bool = True) -> dict[str, dict[Entry, Tensor]]:
+    """Return a derivative for every hyperparameter tensor and every way in which it enters.
+
+    Without `second_order`, the derivative of the training loss is that of its value, not of its gradient.
+    """
     hyper, params = leaves(problem.hyperparameters()), leaves(problem.parameters())
     with torch.enable_grad(), forked_rng(problem.device), sdpa_kernel(SDPBackend.MATH):
         reached: dict[Entry, Tensor | None] = {
-            "training loss": _train_probe(problem, params, hyper),
+            "training loss": _train_probe(problem, params, hyper, second_order=second_order),
             "validation loss": _valid_probe(problem, params, hyper),
             "penalty": _sum(problem.penalty_gradient(params, hyper)) if problem.has_penalty else None,
             "learning rate": _sum(problem.learning_rates(params, hyper)) if problem.has_learning_rates else None,
@@ -95,8 +97,9 @@ def check_entries(problem: Problem, settings: GradientSettings) -> list[str]:
     without_path: list[str] = []
     if settings.fresh:
         _check_second_order(problem, settings)
+    second_order = _needs_second_order(problem, settings)
     with explaining(settings.risk_estimator, settings.path_estimator):
-        derivatives, in_training = _derivatives(problem), _in_training_loss(problem)
+        derivatives, in_training = _derivatives(problem, second_order=second_order), _in_training_loss(problem)
     for name, found in derivatives.items():
         ways = set(found)
         in_risk = any(_seen_by_risk(way, settings) for way in ways)
@@ -104,7 +107,7 @@ def check_entries(problem: Problem, settings: GradientSettings) -> list[str]:
         if not (in_risk or in_path):
             zero = not ways and name in in_training
             raise GradientError(f"{_zero_mixed_derivative(name)}; {SMOOTH}" if zero else _message(name, ways, settings))
-        if ways == {"training loss"} and not bool(found["training loss"].any()):
+        if second_order and ways == {"training loss"} and not bool(found["training loss"].any()):
             warn_user(
                 f"{_zero_mixed_derivative(name)} on the first batch; where that stays so, it does not move; {SMOOTH}"
             )
@@ -129,9 +132,7 @@ def _try_first_term(problem: Problem, objective: Objective) -> None:
 
 def _check_second_order(problem: Problem, settings: GradientSettings) -> None:
     """Raise if the training gradient is differentiated and torch would take a missing derivative as zero."""
-    long_risk = isinstance(settings.risk_estimator, Implicit) or settings.risk_estimator.reach(settings.inner_steps) > 1
-    long_path = settings.objective.has_path and settings.path_estimator.reach(settings.inner_steps) > 0
-    if not (long_risk or long_path or problem.enters_losses):
+    if not _needs_second_order(problem, settings):
         return
     params, hyper = leaves(problem.parameters()), leaves(problem.hyperparameters())
     with torch.enable_grad(), forked_rng(problem.device), sdpa_kernel(SDPBackend.MATH):
@@ -144,15 +145,24 @@ def _check_second_order(problem: Problem, settings: GradientSettings) -> None:
         raise GradientError(second_order_message(settings.risk_estimator, settings.path_estimator, words))
 
 
+def _needs_second_order(problem: Problem, settings: GradientSettings) -> bool:
+    """Return True if an estimator differentiates the training gradient."""
+    risk, path = (e.reach(settings.inner_steps) for e in (settings.risk_estimator, settings.path_estimator))
+    least = 1 if problem.enters_losses else 2  # the last step's gradient is differentiated by λ alone
+    by_risk = settings.risk_estimator.stationary or risk >= least
+    by_path = settings.objective.has_path and (path > 0 or problem.enters_losses)
+    return by_path or (by_risk and not settings.risk_estimator.first_order)
+
+
 def _seen_by_risk(way: Entry, settings: GradientSettings) -> bool:
     reach = settings.risk_estimator.reach(settings.inner_steps)
     if way == "validation loss":
         return True
     if way == "initial parameters":
         return settings.restart and reach >= settings.inner_steps
-    if isinstance(settings.risk_estimator, Implicit):
+    if settings.risk_estimator.stationary:
         return way in ("training loss", "penalty")
-    return reach >= 1
+    return reach >= 1 and not (settings.risk_estimator.first_order and way == "training loss")
 
 
 def _seen_by_path(way: Entry, settings: GradientSettings) -> bool:
@@ -205,12 +215,12 @@ def _join(ways: set[Entry]) -> str:
     return " and the ".join(sorted(ways))
 
 
-def _train_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | None:
+def _train_probe(problem: Problem, params: Params, hyper: Params, *, second_order: bool) -> Tensor | None:
     if not problem.enters_losses:
         return None
     risk = problem.train_risk(params, hyper, clone(problem.buffers()), problem.train.first())
-    if not risk.requires_grad:
-        return None
+    if not risk.requires_grad or not second_order:
+        return risk
     found = torch.autograd.grad(risk, list(params.values()), create_graph=True, allow_unused=True)
     generator = torch.Generator(device="cpu").manual_seed(0)  # plain sums cancel: those of a softmax are zero
     weights = [

@@ -45,7 +45,8 @@ def second_order_message(risk_estimator: Estimator, path_estimator: Estimator, r
         f"hypergradient={risk_estimator}, path_hypergradient={path_estimator}: this differentiates the gradient of R_T "
         "once more, and an operation of the model or a loss has no second derivative. Replace the operation "
         "(F.smooth_l1_loss for F.huber_loss, say); where λ enters through penalties or learning rates only, "
-        "Truncated(1) for `hypergradient` and Truncated(0) for `path_hypergradient` need none. "
+        "Truncated(1) for `hypergradient` and Truncated(0) for `path_hypergradient` need none, and FirstOrder() leaves "
+        "the second derivatives of the loss out. "
         f"Torch says: {reason}"
     )
 

@@ -2,142 +2,72 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pactune.checks import NOT_NEGATIVE, POSITIVE, Rule, check_count, check_number
+from pactune.checks import check_flag
 from pactune.dynamics.base import Dynamics
-from pactune.errors import GradientError, SettingError
+from pactune.errors import SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
+from pactune.hypergradient.solvers import Identity, LinearSolver, LinearSystem, Operator
 from pactune.hypergradient.stationarity import check_smooth, concern, measure, penalty_gradient, penalty_product
+from pactune.hypergradient.train_risk import Batches, MeanTrainRisk, check_batches, mean_train_risk
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.trees import Params, axpy, dot, scale, sub, zeros_like
+from pactune.trees import Params, scale, sub
 
-__all__ = ["ConjugateGradient", "Identity", "Implicit", "LinearSolver", "Neumann"]
+__all__ = ["Implicit"]
 
-Operator = Callable[[Params], Params]
-
-
-class LinearSolver(ABC):
-    """An approximate solution v of ∇²R_T v = b."""
-
-    @abstractmethod
-    def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
-        """Return v ≈ (∇²R_T)⁻¹ b; `learning_rate` is η of the inner dynamics."""
-
-
-@dataclass(frozen=True)
-class Identity(LinearSolver):
-    """v = αb; with α = η it is T1–T2.
-
-    Args:
-        alpha: None takes the inner learning rate.
-    """
-
-    alpha: float | None = None
-
-    def __post_init__(self) -> None:
-        check_number("alpha", self.alpha, POSITIVE, none="for the inner learning rate")
-
-    def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
-        """Return αb."""
-        return scale(self.alpha if self.alpha is not None else learning_rate, b)
-
-
-@dataclass(frozen=True)
-class Neumann(LinearSolver):
-    """v = α Σ_{j≤steps} (I − α∇²R_T)^j b (Lorraine et al.): steps + 1 steps of unrolled gradient descent at θ_T.
-
-    Args:
-        steps: number of Hessian products.
-        alpha: None takes the inner learning rate; the series converges when α‖∇²R_T‖ < 2.
-    """
-
-    steps: int
-    alpha: float | None = None
-
-    def __post_init__(self) -> None:
-        check_count("steps", self.steps, 0, words="≥ 0, a whole number")
-        check_number("alpha", self.alpha, POSITIVE, none="for the inner learning rate")
-
-    def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
-        """Return the truncated series."""
-        alpha = self.alpha if self.alpha is not None else learning_rate
-        term, total = b, b
-        for _ in range(self.steps):
-            term = axpy(-alpha, hessian(term), term)
-            total = axpy(1.0, term, total)
-        return scale(alpha, total)
-
-
-@dataclass(frozen=True)
-class ConjugateGradient(LinearSolver):
-    """Conjugate gradients on (∇²R_T + damping·I) v = b, for a positive definite Hessian.
-
-    Args:
-        steps: number of Hessian products at most.
-        damping: added to the diagonal.
-        tolerance: stop at this residual relative to ‖b‖.
-    """
-
-    steps: int
-    damping: float = 0.0
-    tolerance: float = 1e-10
-
-    def __post_init__(self) -> None:
-        check_count("steps", self.steps, words="≥ 1, a whole number")
-        check_number("damping", self.damping, Rule("≥ 0 and finite", NOT_NEGATIVE.holds))
-        check_number("tolerance", self.tolerance, NOT_NEGATIVE)
-
-    def solve(self, hessian: Operator, b: Params, learning_rate: float) -> Params:
-        """Return the iterate after at most `steps` products."""
-        v, residual, direction = zeros_like(b), b, b
-        rho = dot(b, b)
-        stop = self.tolerance * self.tolerance * rho
-        for _ in range(self.steps):
-            if bool(rho <= stop):
-                break
-            image = axpy(self.damping, direction, hessian(direction))
-            curvature = dot(direction, image)
-            if not bool(curvature.isfinite()):
-                return scale(float("nan"), b)  # training diverged; the caller reports the NaN
-            if not bool(curvature > 0):
-                raise GradientError(
-                    "the training Hessian is not positive definite at θ_T, so conjugate gradients do not apply; "
-                    "raise `damping`, train longer, or use Neumann"
-                )
-            alpha = rho / curvature
-            v, residual = axpy(alpha, direction, v), axpy(-alpha, image, residual)
-            rho, previous = dot(residual, residual), rho
-            direction = axpy(rho / previous, direction, residual)
-        return v
+ROUNDING = 1e-3  # a note of a float32 run is a rounded number; no solver raises its damping by less
 
 
 @dataclass(frozen=True)
 class Implicit(Estimator):
     """dR_V/dλ = ∂R_V/∂λ − ∇R_Vᵀ (∇²R_T)⁻¹ ∂²R_T/∂θ∂λ, at a θ_T where ∇R_T = 0.
 
-    The Hessian is that of the last training batch (the whole set without `batch_size`), penalty included. The estimator
+    R_T is the risk of `batches`, penalty included. By default it is the mini-batch of the last step (the whole set
+    without `batch_size`); then only its rows have a gradient, which matters for example weights. The estimator
     differentiates the validation risk only, because the regularizer depends on the whole trajectory.
 
-    The history gets four more columns. `train_gradient_norm` is ‖∇R_T(θ_T)‖. `implicit_residual` is the relative
+    The history gets six more columns. `train_gradient_norm` is ‖∇R_T(θ_T)‖. `implicit_residual` is the relative
     residual of the linear solve. `implicit_shift` is the first-order change of R_V until training is stationary.
-    `implicit_distance` is a lower bound on the distance from θ_T to the stationary point, relative to ‖θ_T‖. A warning
-    appears if the residual is above 0.1 (except with `Identity`, which solves nothing), the shift above 5 % of R_V, or
-    the distance above 0.02. A training gradient that jumps near θ_T, as with abs() in a penalty, raises an error.
+    `implicit_distance` is a lower bound on the distance from θ_T to the stationary point, relative to ‖θ_T‖.
+    `implicit_damping` is the damping that the solver used, and `implicit_products` the number of its Hessian products.
+    A warning appears if the solver had to raise its damping, if the residual is above 0.1 (except with `Identity`,
+    which solves nothing), the shift above 5 % of R_V, or the distance above 0.02. A training gradient that jumps near
+    θ_T, as with abs() in a penalty, raises an error.
 
     Args:
-        solver: `Identity()`, `Neumann(steps)` or `ConjugateGradient(steps)`.
+        solver: `Identity()`, `Neumann(steps)`, `ConjugateGradient(steps)` or `Nystrom(rank, damping)`.
+        batches: the rows of R_T: None for the mini-batch of the last step; a number of fresh mini-batches, drawn in an
+            order of their own, whose graphs are kept in memory; or "all" rows, read mini-batch by mini-batch at every
+            Hessian product.
+        warm_start: start the solver at the solution of the last outer step, which is saved in checkpoints.
     """
 
     solver: LinearSolver
+    batches: Batches = None
+    warm_start: bool = False
 
     for_path = False
+    stationary = True
+
+    def __post_init__(self) -> None:
+        check_batches(self.batches)
+        check_flag("warm_start", self.warm_start)
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        """True with a warm start."""
+        return self.warm_start
+
+    @property
+    def draws(self) -> bool:  # type: ignore[override]
+        """True with fresh mini-batches."""
+        return isinstance(self.batches, int)
 
     def skippable_steps(self, inner_steps: int) -> int:
         """Return T − 1: only the last mini-batch is needed."""
@@ -155,27 +85,39 @@ class Implicit(Estimator):
         """Raise if `solver` is not a linear solver."""
         if not isinstance(self.solver, LinearSolver):
             kind = type(self.solver).__name__
-            raise SettingError(f"`{role}`: solver must be Identity, Neumann or ConjugateGradient, got {kind}")
+            raise SettingError(f"`{role}`: solver must be Identity, Neumann, ConjugateGradient or Nystrom, got {kind}")
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator for one chain of one round."""
-        return _ImplicitChainEstimator(self.solver, trajectory, context)
+        return _ImplicitChainEstimator(self, trajectory, context)
 
     def concern(self, notes: Mapping[str, float | Tensor], risk: float) -> str | None:
         """Return why the gradient is far off; None if it is not."""
+        raised, given = float(notes["implicit_damping"]), getattr(self.solver, "damping", 0.0)
+        if raised > (1 + ROUNDING) * given:
+            return (
+                f"the training Hessian is not positive definite at θ_T, so {type(self.solver).__name__} raised its "
+                f"damping from {given:.2g} to {raised:.2g}, and the gradient of Implicit is that of the damped system; "
+                "train longer, or use Truncated or Windowed"
+            )
         return concern(notes, risk, solves=not isinstance(self.solver, Identity))
 
 
 class _ImplicitChainEstimator(ChainEstimator):
-    def __init__(self, solver: LinearSolver, trajectory: Trajectory, context: ChainContext) -> None:
-        self._solver, self._trajectory, self._context = solver, trajectory, context
+    def __init__(self, settings: Implicit, trajectory: Trajectory, context: ChainContext) -> None:
+        self._settings, self._trajectory, self._context = settings, trajectory, context
         self._last: StepRecord | None = None
         self._notes: Params = {}
+        self._memory: Params = {}
 
     @property
     def notes(self) -> Params:
         return self._notes
+
+    @property
+    def memory(self) -> Params:
+        return self._memory
 
     def observe(self, record: StepRecord, observation: Observation) -> None:
         raise NotImplementedError("Implicit does not differentiate the regularizer")
@@ -188,23 +130,32 @@ class _ImplicitChainEstimator(ChainEstimator):
 
     def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None
-        data, hyper = self._last.data, self._context.hyper
-        self._check_smooth(state, self._last)
-        hessian, mixed = self._trajectory.train_products(state, hyper, data)
-        eta = self._trajectory.dynamics.learning_rate(self._last.state.step)
+        risk = mean_train_risk(self._trajectory, self._context, self._last.data, self._settings.batches)
+        self._check_smooth(risk, state, self._last)
+        hessian, mixed = risk.products(state)
         with torch.no_grad():
-            v = self._solver.solve(hessian, final.by_params, eta)
-            gradient = self._trajectory.train_gradient(state, hyper, data)
-            self._notes = measure(hessian, gradient, v, final.by_params, state.params)
-        return sub(final.by_hyper, mixed(v))
+            found = self._settings.solver.solve(self._system(hessian, final.by_params))
+            self._notes = measure(hessian, risk.gradient(state), found.value, final.by_params, state.params)
+        numbers = {"implicit_damping": found.damping, "implicit_products": found.products}
+        self._notes |= {name: final.value.new_tensor(float(number)) for name, number in numbers.items()}
+        if self._settings.warm_start:
+            self._memory = found.value
+        return sub(final.by_hyper, mixed(found.value))
 
-    def _check_smooth(self, state: InnerState, last: StepRecord) -> None:
+    def _system(self, hessian: Operator, b: Params) -> LinearSystem:
+        assert self._last is not None
+        inputs, eta = self._context.inputs, self._trajectory.dynamics.learning_rate(self._last.state.step)
+        generator = torch.Generator().manual_seed(0) if inputs is None else inputs.generator("solver")
+        start = inputs.memory if inputs is not None and self._settings.warm_start else {}
+        return LinearSystem(hessian, b, eta, generator, start or None)
+
+    def _check_smooth(self, risk: MeanTrainRisk, state: InnerState, last: StepRecord) -> None:
         """Raise if the training gradient jumps along a training step, or the penalty's along its own gradient step."""
-        trajectory, hyper, data = self._trajectory, self._context.hyper, last.data
+        trajectory, hyper = self._trajectory, self._context.hyper
         check_smooth(
             "training risk",
-            lambda params: trajectory.train_gradient(state._replace(params=params), hyper, data),
-            lambda params: trajectory.train_products(state._replace(params=params), hyper, data)[0],
+            lambda params: risk.gradient(state._replace(params=params)),
+            lambda params: risk.products(state._replace(params=params))[0],
             state.params,
             sub(state.params, last.state.params),
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
@@ -14,6 +15,7 @@ from pactune.trees import Params
 
 __all__ = [
     "Adjoint",
+    "EstimatorInputs",
     "GradientPair",
     "InnerState",
     "LinearizedGradient",
@@ -57,6 +59,20 @@ class StepData(NamedTuple):
     noise: Params | None
     keys: tuple[int, int] | None
     numbers: Mapping[str, Number] | None = None
+
+
+class EstimatorInputs(NamedTuple):
+    """Inputs of an estimator besides the steps of its chain. Fresh mini-batches have an order of their own.
+
+    Attributes:
+        memory: the tensors that the estimator kept at the end of the last round; empty in the first round.
+        fresh: (i, count) ↦ the i-th of the round's `count` fresh training mini-batches, and the seed of its forward.
+        generator: a name ↦ random numbers as a function of the seed, the round and the chain.
+    """
+
+    memory: Params
+    fresh: Callable[[int, int], tuple[Batch, int | None]]
+    generator: Callable[[str], torch.Generator]
 
 
 class LinearizedGradient(NamedTuple):

@@ -217,10 +217,11 @@ class Trajectory:
         key: int | None = None,
         derivatives: bool = True,
         batches: Iterable[Batch] | None = None,
+        risk: Callable[[Params, Params, Params, Batch], Tensor] | None = None,
     ) -> ValueAndGradient:
         """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives.
 
-        The loss is always the validation loss, on training rows too. λ shapes the training loss and could lower it
+        The loss is by default the validation loss, on training rows too. λ shapes the training loss and could lower it
         without any effect on θ.
 
         Args:
@@ -229,6 +230,7 @@ class Trajectory:
             key: the seed of forwards that draw random numbers.
             derivatives: False computes the value only.
             batches: the sample; None reads it.
+            risk: another risk of one batch, without penalty.
         """
         wanted = leaves if derivatives else detach
         params, lambdas = wanted(state.params), wanted(hyper)
@@ -238,7 +240,7 @@ class Trajectory:
             self._seed(key)
             own, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
             with torch.enable_grad():
-                part = self.problem.valid_risk(params, lambdas, clone(state.buffers), own)
+                part = (risk or self.problem.valid_risk)(params, lambdas, clone(state.buffers), own)
                 part = part if weight == 1 else weight * part
             part = part if derivatives else part.detach()  # the forward may have enabled gradients
             gradients = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)

@@ -94,6 +94,10 @@ class InnerProblem(ABC):
         """Return R_V. The forward may write into `buffers`, so pass copies."""
 
     @abstractmethod
+    def penalty(self, params: Params, hyper: Params) -> Tensor:
+        """Return the penalty, differentiable in θ and λ."""
+
+    @abstractmethod
     def penalty_gradient(self, params: Params, hyper: Params) -> Params:
         """Return the θ-gradient of the penalty, differentiable in θ and λ."""
 

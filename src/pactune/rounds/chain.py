@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from pactune.hypergradient.base import ChainContext, ChainEstimator
-from pactune.hypergradient.records import InnerState, LinearizedGradient, Observation, StepData, StepRecord
+from pactune.hypergradient.records import (
+    EstimatorInputs,
+    InnerState,
+    LinearizedGradient,
+    Observation,
+    StepData,
+    StepRecord,
+)
 from pactune.problem.data import Batch
 from pactune.rounds.plan import RoundPlan
 from pactune.trees import Params
@@ -46,6 +53,7 @@ class ChainEnd(NamedTuple):
         risk_gradient: the λ-derivative of the risk; empty without derivatives.
         path_gradient: the λ-derivative of Y; empty without derivatives or without a path term.
         notes: the risk estimator's numbers for the history.
+        memory: the tensors that the risk estimator keeps for the next round.
     """
 
     state: InnerState
@@ -54,6 +62,7 @@ class ChainEnd(NamedTuple):
     risk_gradient: Params
     path_gradient: Params
     notes: Mapping[str, Tensor] = MappingProxyType({})
+    memory: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Chain:
@@ -65,11 +74,20 @@ class Chain:
         hyper: λ.
         drawn: the draw from P_0 if the chain starts from θ_0; otherwise None.
         phase: the first step at which Δ_t is measured.
+        inputs: the memory and the fresh mini-batches of the estimator.
     """
 
-    def __init__(self, plan: RoundPlan, state: InnerState, hyper: Params, drawn: Params | None, phase: int = 0) -> None:
+    def __init__(
+        self,
+        plan: RoundPlan,
+        state: InnerState,
+        hyper: Params,
+        drawn: Params | None,
+        phase: int = 0,
+        inputs: EstimatorInputs | None = None,
+    ) -> None:
         self.plan, self.phase = plan, phase
-        self._context = ChainContext(hyper, drawn, plan.inner_steps)
+        self._context = ChainContext(hyper, drawn, plan.inner_steps, inputs=inputs)
         self._state = state
         self._owned = False  # the first state belongs to the last round, so no step may overwrite it
         problem = plan.trajectory.problem
@@ -96,8 +114,9 @@ class Chain:
             observation = self.plan.trajectory.observe_gradient(self._state, hyper, data)
             if self._path_side is not None:
                 self._path_side.skip_summand(record)
-        if record.linearized is None and self._context.length == self._first_needed:
-            # The pull-back ends at this step and needs the gradient's value, but no graph.
+        ends = self._context.length == self._first_needed
+        if record.linearized is None and (ends or self.plan.risk_estimator.first_order):
+            # The pull-back ends at this step, or is of first order: it needs the gradient's value, but no graph.
             known = LinearizedGradient(self._state.params, hyper, observation.gradient, {}, observation.buffers)
             record = record._replace(linearized=known)
         self._move(record, observation)
@@ -179,8 +198,8 @@ class Chain:
         final = trajectory.final_risk(self._state, self.hyper, key=key, derivatives=derivatives, batches=batches)
         gradient = self._risk_side.risk_gradient(final, self._state) if self._risk_side is not None else {}
         path = self._path_side.path_gradient() if self._path_side is not None else {}
-        notes = self._risk_side.notes if self._risk_side is not None else {}
+        notes, memory = (self._risk_side.notes, self._risk_side.memory) if self._risk_side is not None else ({}, {})
         if stride == 1:
-            return ChainEnd(self._state, final.value, self._total, gradient, path, notes)
+            return ChainEnd(self._state, final.value, self._total, gradient, path, notes, memory)
         scaled = {n: stride * g for n, g in path.items()}
-        return ChainEnd(self._state, final.value, stride * self._total, gradient, scaled, notes)
+        return ChainEnd(self._state, final.value, stride * self._total, gradient, scaled, notes, memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pactune.hypergradient.records import InnerState, StepData
+from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.parallel import SINGLE_RANK, Ranks
 from pactune.rounds.inputs import RunInputs
 from pactune.rounds.plan import OnStep, RoundOutcome, RoundPlan, RoundRequest
@@ -31,6 +31,7 @@ class ChainStates:
         rounds: the number of finished rounds.
         ranks: the ranks of the run. Each rank has the states of its own chains.
         lead: the state of the first chain without its slots. Every rank has it.
+        memory: the tensors that the estimators of this rank's chains keep for the next round; None if they keep none.
     """
 
     inputs: RunInputs
@@ -42,6 +43,7 @@ class ChainStates:
     rounds: int = 0
     ranks: Ranks = SINGLE_RANK
     lead: InnerState | None = None
+    memory: list[Params] | None = None
 
     def request(
         self, plan: RoundPlan, hyper: Params, on_step: OnStep | None = None, starts: Starts | None = None
@@ -62,16 +64,23 @@ class ChainStates:
         def step_data_at(t: int) -> list[StepData]:
             return self.inputs.step_data(first + t, self.chains, mine)
 
-        return RoundRequest(plan, states, hyper, step_data_at, drawn, on_step, phase, first)
+        return RoundRequest(plan, states, hyper, step_data_at, drawn, on_step, phase, first, self.estimator_inputs())
+
+    def estimator_inputs(self) -> list[EstimatorInputs]:
+        """Return the inputs of the estimators of this rank's chains in the next round."""
+        own = self.ranks.own_chains(self.chains)
+        memory = self.memory if self.memory is not None else [Params() for _ in own]
+        return [self.inputs.for_estimator(self.rounds, chain, kept) for chain, kept in zip(own, memory, strict=True)]
 
     def after(self, outcome: RoundOutcome) -> ChainStates:
         """Return the chains at the end of a round; these chains stay at its start until `follow`."""
         lead = self.ranks.from_leader(outcome.states[0]._replace(slots={}))
-        return replace(self, states=outcome.states, lead=lead, rounds=self.rounds + 1)
+        memory = list(outcome.memory) if any(outcome.memory) else self.memory
+        return replace(self, states=outcome.states, lead=lead, rounds=self.rounds + 1, memory=memory)
 
     def follow(self, other: ChainStates) -> None:
         """Continue from the states of `other`."""
-        self.states, self.lead, self.rounds = other.states, other.lead, other.rounds
+        self.states, self.lead, self.rounds, self.memory = other.states, other.lead, other.rounds, other.memory
 
     def state(self) -> dict[str, Any]:
         """Return the states for a checkpoint. Randomness needs no state.
@@ -80,14 +89,21 @@ class ChainStates:
         """
         states = None if self.states is None else self.ranks.gather(self.states, self.chains)
         chains = None if states is None else [state._asdict() for state in states]
+        if chains is not None and self.memory is not None:
+            gathered = self.ranks.gather(self.memory, self.chains)
+            chains = [{**chain, "memory": kept} for chain, kept in zip(chains, gathered, strict=True)]
         return {"params": self.params, "buffers": self.buffers, "chains": chains, "rounds": self.rounds}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the states from a checkpoint."""
         self.params, self.buffers, self.rounds = state["params"], state["buffers"], state["rounds"]
-        chains = None if state["chains"] is None else [InnerState(**chain) for chain in state["chains"]]
-        self.states = None if chains is None else [chains[number] for number in self.ranks.own_chains(self.chains)]
-        self.lead = None if chains is None else chains[0]
+        found = state["chains"] or []
+        chains = [InnerState(**{name: chain[name] for name in InnerState._fields}) for chain in found]
+        own = self.ranks.own_chains(self.chains)
+        self.states = [chains[number] for number in own] if chains else None
+        self.lead = chains[0] if chains else None
+        remembered = bool(chains) and all("memory" in chain for chain in found)
+        self.memory = [found[number]["memory"] for number in own] if remembered else None
 
     @property
     def starts_anew(self) -> bool:

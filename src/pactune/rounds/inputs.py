@@ -10,8 +10,9 @@ from torch import nn
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.records import InnerState, StepData
+from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.problem import Problem
+from pactune.problem.data import Batch
 from pactune.rounds.replay import check_replay
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone
@@ -56,6 +57,18 @@ class RunInputs:
         valid = self.problem.valid.batch(step, self.streams, "valid", self.reader)
         numbers = range(chains) if mine is None else mine
         return [StepData(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in numbers]
+
+    def for_estimator(self, round_index: int, chain: int, memory: Params) -> EstimatorInputs:
+        """Return the inputs of an estimator of one chain. All chains get the same fresh mini-batches."""
+
+        def fresh(i: int, count: int) -> tuple[Batch, int | None]:
+            index = round_index * count + i
+            key = self.streams.key("fresh forward", chain, index) if self.stochastic else None
+            return self.problem.train.batch(index, self.streams, "fresh", f"{self.reader} fresh"), key
+
+        return EstimatorInputs(
+            memory, fresh, lambda name: self.streams.generator("estimator", name, round_index, chain)
+        )
 
     def draw(self, round_index: int, chain: int) -> Params:
         """Return θ_0 ~ P_0; the model's parameters if hyperparameters give θ_0 without a draw."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pactune.hypergradient.base import Estimator
-from pactune.hypergradient.records import InnerState, StepData
+from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.objectives import ValidationRisk
 from pactune.problem import Problem
@@ -85,6 +85,7 @@ class RoundRequest(NamedTuple):
         on_step: the online algorithm. It receives the λ-derivative of ‖Δ_t‖ and may change λ in place.
         phase: the first step at which Δ_t is measured; it is less than the stride.
         position: the number of inner steps of the run before this round.
+        estimator_inputs: the memory and the fresh mini-batches of every chain's estimator; None for a stack.
     """
 
     plan: RoundPlan
@@ -95,6 +96,7 @@ class RoundRequest(NamedTuple):
     on_step: OnStep | None = None
     phase: int = 0
     position: int = 0
+    estimator_inputs: Sequence[EstimatorInputs] | None = None
 
 
 class RoundOutcome(NamedTuple):
@@ -107,6 +109,7 @@ class RoundOutcome(NamedTuple):
         risk_gradient: the λ-gradient of the risk; empty without derivatives.
         path_gradient: the λ-gradient of √Y; empty without derivatives, without a path term, or in the online algorithm.
         notes: the risk estimator's numbers for the history, as means over chains.
+        memory: the tensors that the risk estimator of every chain keeps for its next round.
         stack: the outcome of all rounds that were run together, with a leading axis; None if the round ran alone.
     """
 
@@ -116,6 +119,7 @@ class RoundOutcome(NamedTuple):
     risk_gradient: Params
     path_gradient: Params
     notes: Mapping[str, Tensor] = MappingProxyType({})
+    memory: Sequence[Params] = ()
     stack: RoundOutcome | None = None
 
     def gradient(self, zeta: float) -> Params:

@@ -58,8 +58,11 @@ class _Round:
         self.request = request
         self._last_data: tuple[int, Sequence[StepData]] | None = None
         starts = request.drawn if request.drawn is not None else [None] * len(request.states)
-        pairs = zip(request.states, starts, strict=True)
-        self._chains = [Chain(request.plan, state, request.hyper, start, request.phase) for state, start in pairs]
+        inputs = request.estimator_inputs if request.estimator_inputs is not None else [None] * len(request.states)
+        parts = zip(request.states, starts, inputs, strict=True)
+        self._chains = [
+            Chain(request.plan, state, request.hyper, start, request.phase, own) for state, start, own in parts
+        ]
 
     def round_chains(self) -> list[RoundChain]:
         """Return the chains with their data."""
@@ -126,7 +129,8 @@ def combine(plan: RoundPlan, ends: Sequence[ChainEnd], *, online: bool) -> Round
     risk_gradient = ranks.mean([end.risk_gradient for end in ends])
     regularizer = mean if outside else mean.sqrt()
     notes = ranks.mean([dict(end.notes) for end in ends])
-    return RoundOutcome([end.state for end in ends], risk, regularizer, risk_gradient, path_gradient, notes)
+    states, memory = [end.state for end in ends], [dict(end.memory) for end in ends]
+    return RoundOutcome(states, risk, regularizer, risk_gradient, path_gradient, notes, memory)
 
 
 def half_inverse_root(y: Tensor) -> Tensor:

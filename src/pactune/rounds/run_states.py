@@ -82,6 +82,10 @@ class RunStates:
         found = iter(outcomes)
         return self._each(lambda one: one.after(next(found)))
 
+    def counted(self, rounds: int) -> RunStates:
+        """Return the same chains with `rounds` more finished rounds; with −1 the next round reads its data again."""
+        return self._each(lambda one: replace(one, rounds=one.rounds + rounds))
+
     def like(self, other: RunStates) -> RunStates:
         """Return these chains at the states of `other`."""
         pairs = iter(other.all())

@@ -115,6 +115,11 @@ class StackedProblem(InnerProblem):
         """Return R_V of every run. Shape (R,)."""
         return self._risks(self._first.valid_risk, params, hyper, buffers, batch)
 
+    def penalty(self, params: Params, hyper: Params) -> Tensor:
+        """Return every run's penalty. Shape (R,)."""
+        found: Tensor = torch.vmap(self._first.penalty)(params, hyper)
+        return found
+
     def penalty_gradient(self, params: Params, hyper: Params) -> Params:
         """Return the θ-gradient of every run's penalty."""
         found: Params = torch.vmap(self._first.penalty_gradient)(params, hyper)

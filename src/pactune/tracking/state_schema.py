@@ -83,8 +83,12 @@ class _TensorChecks:
         fields = {"step": count, "params": self.params, "buffers": self.buffers, "hyper": self.hyper}
         return optional(record({**fields, "folds": folds}))
 
-    def all_chain_states(self) -> Check:
-        """Return a check of the states of a run's chains, by problem."""
+    def all_chain_states(self, *, remembers: bool = False) -> Check:
+        """Return a check of the states of a run's chains, by problem.
+
+        Args:
+            remembers: True if the chains of the first problem must have a memory of their estimator. A refit has none.
+        """
         expected, one = self.settings.get("problems", 1), self.chain_states()
 
         def checked(value: Any, where: str) -> None:
@@ -92,16 +96,19 @@ class _TensorChecks:
             need(len(value) == expected, where, f"the chains of {expected} problems", len(value))
             rounds = {states["rounds"] for states in value}
             need(len(rounds) == 1, f"{where}.rounds", "equal for all problems", rounds)
+            for chain in (value[0]["chains"] or []) if remembers else []:
+                need("memory" in chain, f"{where}.chains", "with the memory of the estimator", list(chain))
 
         return checked
 
     def chain_states(self) -> Check:
         """Return a check of the states of one problem's chains."""
-        chain = record({"params": self.params, "slots": self._slots, "buffers": self.buffers, "step": count})
-        fields = {"params": self.params, "buffers": self.buffers, "chains": optional(listed(chain)), "rounds": count}
+        fields = {"params": self.params, "slots": self._slots, "buffers": self.buffers, "step": count}
+        chain = record(fields, {"memory": self.params})
+        states = {"params": self.params, "buffers": self.buffers, "chains": optional(listed(chain)), "rounds": count}
 
         def checked(value: Any, where: str) -> None:
-            record(fields)(value, where)
+            record(states)(value, where)
             self._chains(value, where)
 
         return checked
@@ -112,7 +119,8 @@ class _TensorChecks:
         if chains is None or "chains" not in settings:
             return
         need(len(chains) == settings["chains"], f"{where}.chains", f"{settings['chains']} chains", len(chains))
-        steps = settings["inner_steps"] * (1 if settings["restart"] else rounds)
+        trained = rounds - 1 if settings.get("roll_back", False) else rounds  # the last round was rolled back
+        steps = settings["inner_steps"] * (1 if settings["restart"] else trained)
         for chain in chains:
             need(chain["step"] == steps, f"{where}.step", f"{steps} after {rounds} rounds", chain["step"])
 
@@ -221,7 +229,7 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "outer": checks.outer(),
         "pending": optional(checks.tree(settings.get("hyperparameters"), complete=False)),
         "last": optional(_pair(checks.hyper, checks.hyper)),
-        "chains": checks.all_chain_states(),
+        "chains": checks.all_chain_states(remembers=settings.get("remembers", False)),
         "plain_chains": checks.all_chain_states(),
         "unrecordable": flag,
     }

@@ -40,6 +40,7 @@ def describe_run(run: OuterRun, settings: FitSettings, test: Source | None) -> d
         "hyperparameters": _shapes(problem.hyperparameters()),
         "memory": sorted(tuner.inner.slots({})),
         "outer_memory": describe_memory(tuner.outer),
+        "remembers": tuner.risk_estimator.remembers,
         "device": problem.device.type,
         "problems": problem.trained,
         **problem.fingerprints(),
@@ -63,6 +64,7 @@ def describe_settings(tuner: TunerSettings) -> dict[str, Any]:
         "seed": tuner.seed,
         "initial": _words(tuner.initial),
         "path_stride": tuner.path_stride,
+        "roll_back": tuner.roll_back,
     }
 
 

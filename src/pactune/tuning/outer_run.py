@@ -225,12 +225,29 @@ class OuterRun:
             relative: ζ in units of ζ*, if it is not a number yet; this round then finds the number.
         """
         on_step = (lambda gradient: self._online_step(scale(plan.zeta, gradient))) if self.settings.online else None
-        outcomes = yield self.chains.requests(plan, self.problem.hyperparameters(), on_step)
-        arrived, outcome = self.chains.after(outcomes), mean_outcome(outcomes[: len(self.chains.parts)])
+        chains, hyper = self.chains, self.problem.hyperparameters()
+        if self.settings.roll_back:
+            chains = yield from self.train_again(chains, plan.training_only(), hyper)
+        requests = chains.requests(plan, hyper, on_step)
+        outcomes: list[RoundOutcome] = yield requests
+        if self.settings.roll_back:
+            pairs = zip(outcomes, requests, strict=True)
+            outcomes = [outcome._replace(states=list(request.states)) for outcome, request in pairs]
+        arrived, outcome = chains.after(outcomes), mean_outcome(outcomes[: len(chains.parts)])
         if relative is not None:
             plan = replace(plan, zeta=relative.fraction * _balance(outcome))
         (value,) = yield [ValueRequest(self.problem, outcome, plan.zeta)]
         return FinishedRound(arrived, outcome, plan, value)
+
+    def train_again(self, chains: RunStates, plan: RoundPlan, hyper: Params) -> RequestGenerator[RunStates]:
+        """Let θ take the steps of the last round, which were rolled back, under the λ of this round.
+
+        The steps have the mini-batches and the noise of the last round. Before the first round there are none.
+        """
+        if chains.rounds == 0:
+            return chains
+        before = chains.counted(-1)
+        return before.after((yield before.requests(plan, hyper)))
 
     def accept(self, found: FinishedRound, *, pending: bool = False) -> None:
         """Go on from the end of a round and fill `.grad`; `pending` leaves the outer step to the next round."""

@@ -81,6 +81,8 @@ class PlainRun:
             return None
         if tuned.rounds == 1 and not run.settings.online:
             arrived = self._chains.like(tuned)
+        elif run.settings.roll_back:
+            arrived = (yield from run.train_again(self._chains, self._plan, run.start_hyper)).counted(1)
         else:
             arrived = self._chains.after((yield self._chains.requests(self._plan, run.start_hyper)))
         present = clone(problem.hyperparameters())

@@ -39,13 +39,14 @@ class TunerSettings:
     seed: int = 0
     initial: Initial | None = None
     path_stride: int = 1
+    roll_back: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.problem, Problem):
             raise SettingError(f"`problem` must be a Problem, got {type(self.problem).__name__}")
         for name in ("inner_steps", "chains", "path_stride"):
             check_count(name, getattr(self, name))
-        for name in ("restart", "online"):
+        for name in ("restart", "online", "roll_back"):
             check_flag(name, getattr(self, name))
         check_seed("seed", self.seed)
         self._check_objective()
@@ -53,6 +54,7 @@ class TunerSettings:
             raise SettingError(f"`initial` must be a function of a torch.Generator or None, got {shown(self.initial)}")
         self._check_sharing()
         self._check_online()
+        self._check_roll_back()
         self._check_auto()
         self._check_rows()
         if self.initial is None and (self.restart or self.chains > 1):
@@ -112,6 +114,15 @@ class TunerSettings:
                 "use online=False"
             )
 
+    def _check_roll_back(self) -> None:
+        if self.roll_back and (self.restart or self.online):
+            other = "restart" if self.restart else "online"
+            why = "draws θ_0 anew at every outer step" if self.restart else "moves λ inside the steps"
+            raise SettingError(
+                f"`roll_back=True` takes the inner steps back and repeats them under the new λ, and {other}=True "
+                f"{why}; use {other}=False"
+            )
+
     def _check_auto(self) -> None:
         if not self.chooses_zeta:
             return
@@ -153,6 +164,7 @@ class TunerSettings:
             if not isinstance(estimator, Estimator):
                 raise SettingError(f"`{role}` must be an estimator such as Truncated(1), got {shown(estimator)}")
             estimator.check(role=role, inner_steps=self.inner_steps, dynamics=self.inner, count=count)
+        self._check_memory()
         if self.objective.has_path and not self.path_estimator.for_path:
             raise SettingError(
                 f"`path_hypergradient={self.path_estimator}` cannot differentiate the regularizer; "
@@ -165,3 +177,17 @@ class TunerSettings:
             )
         if not self.inner.differentiable and self.problem.has_learning_rates:
             raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
+
+    def _check_memory(self) -> None:
+        """Check the estimators that keep tensors from round to round, or read fresh mini-batches."""
+        for estimator in (self.risk_estimator, self.path_estimator):
+            if estimator.remembers and self.problem.draws_tasks:
+                raise SettingError(
+                    f"`hypergradient={estimator}` goes on from its solution of the last outer step, and every outer "
+                    "step draws other tasks; use Implicit without `warm_start`, or a list of all tasks"
+                )
+            if estimator.draws and not all(part.train.replayable for part in self.problem.subproblems):
+                raise SettingError(
+                    f"`hypergradient={estimator}` draws fresh mini-batches, and a DataLoader with a sampler of its own "
+                    'is read in its own order; pass its dataset with `batch_size=`, or use batches="all" or None'
+                )

@@ -62,6 +62,9 @@ class Tuner:
             restart starts at the model's present parameters; otherwise the modules' `reset_parameters` are used.
         path_stride: measure Δ_t only at every so many steps, from a random first one, and rescale the sum. The estimate
             stays unbiased.
+        roll_back: look ahead, as DARTS does: the inner steps of an outer step only find the gradient. Then θ goes back
+            to where it was, λ moves, and θ takes the same steps, with the same mini-batches, under the new λ. So the
+            columns of an outer step are those of the model before its inner steps. It costs twice the steps.
         engine: executes the inner steps: "auto", "eager", "traced", "compiled", "captured", "fused", or an engine
             object.
         parallel: `Parallel()` spreads the chains over the ranks of `torch.distributed`, `Parallel(shards=s)` the rows
@@ -101,6 +104,7 @@ class Tuner:
         seed: int = 0,
         initial: Initial | None = None,
         path_stride: int = 1,
+        roll_back: bool = False,
         engine: str | Engine = "auto",
         parallel: Parallel | None = None,
     ) -> None:
@@ -118,6 +122,7 @@ class Tuner:
             seed=seed,
             initial=initial,
             path_stride=path_stride,
+            roll_back=roll_back,
         )
         runner = Runner(as_engine(engine, problem))
         self.outer_run = OuterRun(self.settings, as_ranks(parallel, chains, problem.device), runner)
