@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from pactune.dynamics.base import Number, Slots
 from pactune.problem.data import Batch
-from pactune.trees import Params
+from pactune.trees import Params, map_tree
 
 __all__ = [
     "Adjoint",
@@ -143,3 +144,9 @@ class ValueAndGradient(NamedTuple):
     value: Tensor
     by_params: Params
     by_hyper: Params
+
+    def mean_with(self, part: ValueAndGradient, share: float) -> ValueAndGradient:
+        """Return the mean with a further part that has this share of all rows."""
+        trees = zip(({"": self.value}, *self[1:]), ({"": part.value}, *part[1:]), strict=True)
+        value, by_params, by_hyper = (map_tree(lambda a, b: torch.lerp(a, b, share), *pair) for pair in trees)
+        return ValueAndGradient(value[""], by_params, by_hyper)

@@ -163,5 +163,7 @@ class TunerSettings:
                 f"`path_hypergradient={self.path_estimator}` is not known at every step, which online=True needs; "
                 "use Truncated or ForwardMode"
             )
+        if self.problem.has_prox and not self.inner.applies_prox:
+            raise SettingError(f"a penalty with a `prox` needs SGD or Adam as `inner`, got {type(self.inner).__name__}")
         if not self.inner.differentiable and self.problem.has_learning_rates:
             raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
