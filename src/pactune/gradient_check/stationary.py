@@ -11,9 +11,10 @@ from pactune.gradient_check.anchored import RecordedChain
 from pactune.hypergradient.base import ChainContext
 from pactune.hypergradient.implicit import ConjugateGradient, Identity, Implicit, Neumann
 from pactune.hypergradient.records import InnerState, StepRecord
+from pactune.hypergradient.support import Support
 from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
-from pactune.trees import Params, axpy, dot, norm, scale, sub, zeros_like
+from pactune.trees import Params, axpy, detach, dot, norm, scale, sub, zeros_like
 
 __all__ = ["StationaryChain", "find_stationary", "train_gradient_norm_of"]
 
@@ -63,8 +64,10 @@ class StationaryChain:
         if isinstance(solver, Identity | Neumann):
             eta = self.plan.trajectory.dynamics.learning_rate(self.path.states[-2].step)
             size = eta if solver.alpha is None else solver.alpha
+            problem, sizes = self.plan.trajectory.problem, dict.fromkeys(params, size)
             for _ in range(1 + (solver.steps if isinstance(solver, Neumann) else 0)):
-                params = axpy(-size, _gradient(self.plan, self.path, params, hyper), params)
+                moved = axpy(-size, _gradient(self.plan, self.path, params, hyper), params)
+                params = detach(problem.prox(moved, sizes, hyper))
             return params
         damping = solver.damping if isinstance(solver, ConjugateGradient) else 0.0
         found = _newton(self.plan, self.path, params, hyper, damping)
@@ -77,8 +80,9 @@ class StationaryChain:
 
 
 def train_gradient_norm_of(plan: RoundPlan, path: RecordedChain) -> float:
-    """Return ‖∇R_T(θ_T)‖ with the penalty."""
-    return float(norm(_gradient(plan, path, path.states[-1].params, path.hyper)))
+    """Return ‖∇R_T(θ_T)‖ with the penalty; with a prox that of the fixed-point equation."""
+    params = path.states[-1].params
+    return float(norm(_support(plan, path, params, path.hyper, _gradient(plan, path, params, path.hyper)).residual))
 
 
 def find_stationary(plan: RoundPlan, path: RecordedChain, hyper: Params) -> StationaryChain | None:
@@ -90,24 +94,25 @@ def find_stationary(plan: RoundPlan, path: RecordedChain, hyper: Params) -> Stat
 def _newton(plan: RoundPlan, path: RecordedChain, start: Params, hyper: Params, damping: float) -> Params | None:
     """Return a stationary point of R_T(θ) + ½ damping ‖θ − start‖² by Newton's method; None if it does not converge.
 
-    The Hessian is shifted by a multiple of the identity if it is not positive definite or a step fails.
+    The Hessian is shifted by a multiple of the identity if it is not positive definite or a step fails. With a prox the
+    method solves the fixed-point equation on the support of the present iterate, which may change from step to step.
     """
     params, shift = start, 0.0
 
-    def slope(at: Params) -> Params:
-        return axpy(damping, sub(at, start), _gradient(plan, path, at, hyper))
+    def support_at(at: Params) -> Support:
+        return _support(plan, path, at, hyper, axpy(damping, sub(at, start), _gradient(plan, path, at, hyper)))
 
-    gradient = slope(params)
+    support = support_at(params)
     for _ in range(NEWTON_STEPS):
         state = path.states[-1]._replace(params=params)
         with forked_rng(plan.trajectory.problem.device):
             hessian, _ = plan.trajectory.train_products(state, hyper, path.step_data[-1])
-            step = _solve(lambda v: axpy(damping + shift, v, hessian(v)), gradient)  # noqa: B023
+            step = _solve(support.operator(lambda v: axpy(damping + shift, v, hessian(v))), support.residual)  # noqa: B023
         moved = None if step is None else sub(params, step)
-        after = None if moved is None else slope(moved)
-        if moved is not None and after is not None and bool(norm(after) < norm(gradient)):
-            params, gradient, shift = moved, after, shift / 10 if shift > 1e-8 else 0.0
-        elif bool(norm(gradient) <= STATIONARY * (1 + norm(params))):
+        after = None if moved is None else support_at(moved)
+        if moved is not None and after is not None and bool(norm(after.residual) < norm(support.residual)):
+            params, support, shift = moved, after, shift / 10 if shift > 1e-8 else 0.0
+        elif bool(norm(support.residual) <= STATIONARY * (1 + norm(params))):
             return params
         else:
             shift = max(10 * shift, 1e-6)
@@ -130,6 +135,11 @@ def _solve(operator: Operator, b: Params) -> Params | None:
         rho, previous = dot(residual, residual), rho
         direction = axpy(rho / previous, direction, residual)
     return v
+
+
+def _support(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params, gradient: Params) -> Support:
+    eta = plan.trajectory.dynamics.learning_rate(path.states[-2].step)
+    return Support(plan.trajectory.problem, params, hyper, gradient, eta)
 
 
 def _gradient(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params) -> Params:

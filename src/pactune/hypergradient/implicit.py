@@ -15,8 +15,9 @@ from pactune.errors import GradientError, SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.stationarity import check_smooth, concern, measure, penalty_gradient, penalty_product
+from pactune.hypergradient.support import Support
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.trees import Params, axpy, dot, scale, sub, zeros_like
+from pactune.trees import Params, add, axpy, dot, mul, scale, sub, zeros_like
 
 __all__ = ["ConjugateGradient", "Identity", "Implicit", "LinearSolver", "Neumann"]
 
@@ -125,11 +126,16 @@ class Implicit(Estimator):
     The Hessian is that of the last training batch (the whole set without `batch_size`), penalty included. The estimator
     differentiates the validation risk only, because the regularizer depends on the whole trajectory.
 
-    The history gets four more columns. `train_gradient_norm` is ‖∇R_T(θ_T)‖. `implicit_residual` is the relative
-    residual of the linear solve. `implicit_shift` is the first-order change of R_V until training is stationary.
-    `implicit_distance` is a lower bound on the distance from θ_T to the stationary point, relative to ‖θ_T‖. A warning
-    appears if the residual is above 0.1 (except with `Identity`, which solves nothing), the shift above 5 % of R_V, or
-    the distance above 0.02. A training gradient that jumps near θ_T, as with abs() in a penalty, raises an error.
+    With a penalty that acts by a `prox`, such as `L1`, it differentiates the fixed point θ = prox(θ − η∇R_T) instead,
+    restricted to the support: the elements that the prox leaves free. So the system of the lasso has the size of its
+    support. The prox must act on every element by itself.
+
+    The history gets four more columns. `train_gradient_norm` is ‖∇R_T(θ_T)‖, with a prox ‖θ − prox(θ − η∇R_T)‖/η.
+    `implicit_residual` is the relative residual of the linear solve. `implicit_shift` is the first-order change of R_V
+    until training is stationary. `implicit_distance` is a lower bound on the distance from θ_T to the stationary point,
+    relative to ‖θ_T‖. A warning appears if the residual is above 0.1 (except with `Identity`, which solves nothing),
+    the shift above 5 % of R_V, or the distance above 0.02. A training gradient that jumps near θ_T, as with abs() in a
+    penalty, raises an error: give such a penalty a `prox`.
 
     Args:
         solver: `Identity()`, `Neumann(steps)` or `ConjugateGradient(steps)`.
@@ -192,11 +198,13 @@ class _ImplicitChainEstimator(ChainEstimator):
         self._check_smooth(state, self._last)
         hessian, mixed = self._trajectory.train_products(state, hyper, data)
         eta = self._trajectory.dynamics.learning_rate(self._last.state.step)
+        gradient = self._trajectory.train_gradient(state, hyper, data)
+        support = Support(self._trajectory.problem, state.params, hyper, gradient, eta)
         with torch.no_grad():
-            v = self._solver.solve(hessian, final.by_params, eta)
-            gradient = self._trajectory.train_gradient(state, hyper, data)
-            self._notes = measure(hessian, gradient, v, final.by_params, state.params)
-        return sub(final.by_hyper, mixed(v))
+            operator, b = support.operator(hessian), mul(support.mask, final.by_params)
+            v = self._solver.solve(operator, b, eta)
+            self._notes = measure(operator, support.residual, v, b, state.params)
+        return add(sub(final.by_hyper, mixed(v)), support.by_hyper(v))
 
     def _check_smooth(self, state: InnerState, last: StepRecord) -> None:
         """Raise if the training gradient jumps along a training step, or the penalty's along its own gradient step."""
