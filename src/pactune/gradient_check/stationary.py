@@ -11,7 +11,7 @@ from pactune.gradient_check.anchored import RecordedChain
 from pactune.hypergradient.base import ChainContext
 from pactune.hypergradient.implicit import ConjugateGradient, Identity, Implicit, Neumann
 from pactune.hypergradient.records import InnerState, StepRecord
-from pactune.hypergradient.support import Support
+from pactune.hypergradient.support import StationarySystem, stationary_system
 from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
 from pactune.trees import Params, axpy, detach, dot, norm, scale, sub, zeros_like
@@ -82,7 +82,7 @@ class StationaryChain:
 def train_gradient_norm_of(plan: RoundPlan, path: RecordedChain) -> float:
     """Return ‖∇R_T(θ_T)‖ with the penalty; with a prox that of the fixed-point equation."""
     params = path.states[-1].params
-    return float(norm(_support(plan, path, params, path.hyper, _gradient(plan, path, params, path.hyper)).residual))
+    return float(norm(_system(plan, path, params, path.hyper, _gradient(plan, path, params, path.hyper)).residual))
 
 
 def find_stationary(plan: RoundPlan, path: RecordedChain, hyper: Params) -> StationaryChain | None:
@@ -99,20 +99,20 @@ def _newton(plan: RoundPlan, path: RecordedChain, start: Params, hyper: Params, 
     """
     params, shift = start, 0.0
 
-    def support_at(at: Params) -> Support:
-        return _support(plan, path, at, hyper, axpy(damping, sub(at, start), _gradient(plan, path, at, hyper)))
+    def system_at(at: Params) -> StationarySystem:
+        return _system(plan, path, at, hyper, axpy(damping, sub(at, start), _gradient(plan, path, at, hyper)))
 
-    support = support_at(params)
+    system = system_at(params)
     for _ in range(NEWTON_STEPS):
         state = path.states[-1]._replace(params=params)
         with forked_rng(plan.trajectory.problem.device):
             hessian, _ = plan.trajectory.train_products(state, hyper, path.step_data[-1])
-            step = _solve(support.operator(lambda v: axpy(damping + shift, v, hessian(v))), support.residual)  # noqa: B023
+            step = _solve(system.operator(lambda v: axpy(damping + shift, v, hessian(v))), system.residual)  # noqa: B023
         moved = None if step is None else sub(params, step)
-        after = None if moved is None else support_at(moved)
-        if moved is not None and after is not None and bool(norm(after.residual) < norm(support.residual)):
-            params, support, shift = moved, after, shift / 10 if shift > 1e-8 else 0.0
-        elif bool(norm(support.residual) <= STATIONARY * (1 + norm(params))):
+        after = None if moved is None else system_at(moved)
+        if moved is not None and after is not None and bool(norm(after.residual) < norm(system.residual)):
+            params, system, shift = moved, after, shift / 10 if shift > 1e-8 else 0.0
+        elif bool(norm(system.residual) <= STATIONARY * (1 + norm(params))):
             return params
         else:
             shift = max(10 * shift, 1e-6)
@@ -137,9 +137,9 @@ def _solve(operator: Operator, b: Params) -> Params | None:
     return v
 
 
-def _support(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params, gradient: Params) -> Support:
+def _system(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params, gradient: Params) -> StationarySystem:
     eta = plan.trajectory.dynamics.learning_rate(path.states[-2].step)
-    return Support(plan.trajectory.problem, params, hyper, gradient, eta)
+    return stationary_system(plan.trajectory.problem, params, hyper, gradient, eta)
 
 
 def _gradient(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params) -> Params:

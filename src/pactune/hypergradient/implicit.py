@@ -15,9 +15,9 @@ from pactune.errors import GradientError, SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.stationarity import check_smooth, concern, measure, penalty_gradient, penalty_product
-from pactune.hypergradient.support import Support
+from pactune.hypergradient.support import stationary_system
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.trees import Params, add, axpy, dot, mul, scale, sub, zeros_like
+from pactune.trees import Params, add, axpy, dot, scale, sub, zeros_like
 
 __all__ = ["ConjugateGradient", "Identity", "Implicit", "LinearSolver", "Neumann"]
 
@@ -199,12 +199,12 @@ class _ImplicitChainEstimator(ChainEstimator):
         hessian, mixed = self._trajectory.train_products(state, hyper, data)
         eta = self._trajectory.dynamics.learning_rate(self._last.state.step)
         gradient = self._trajectory.train_gradient(state, hyper, data)
-        support = Support(self._trajectory.problem, state.params, hyper, gradient, eta)
+        system = stationary_system(self._trajectory.problem, state.params, hyper, gradient, eta)
         with torch.no_grad():
-            operator, b = support.operator(hessian), mul(support.mask, final.by_params)
+            operator, b = system.operator(hessian), system.restrict(final.by_params)
             v = self._solver.solve(operator, b, eta)
-            self._notes = measure(operator, support.residual, v, b, state.params)
-        return add(sub(final.by_hyper, mixed(v)), support.by_hyper(v))
+            self._notes = measure(operator, system.residual, v, b, state.params)
+        return add(sub(final.by_hyper, mixed(v)), system.by_hyper(v))
 
     def _check_smooth(self, state: InnerState, last: StepRecord) -> None:
         """Raise if the training gradient jumps along a training step, or the penalty's along its own gradient step."""

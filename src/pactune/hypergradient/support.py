@@ -12,6 +12,7 @@ support is everything and A = ∇²F.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,16 +20,35 @@ from torch import Tensor
 from pactune.errors import GradientError
 from pactune.hypergradient.adjoints import vjp
 from pactune.problem.inner_problem import InnerProblem
-from pactune.trees import Params, add, axpy, leaves, map_tree, mul
+from pactune.trees import Params, add, axpy, leaves, map_tree, mul, scale, zeros_like
 
-__all__ = ["Support"]
+__all__ = ["StationarySystem", "stationary_system"]
 
 Operator = Callable[[Params], Params]
 COUPLED = 1e-4  # the largest relative difference between J v and the product of its diagonal with v
 
 
-class Support:
-    """The support of a proximal step at θ, and the linear system on it.
+class StationarySystem(NamedTuple):
+    """The linear system A v = b at θ, and how its solution gives the λ-derivative.
+
+    Attributes:
+        residual: J⁻¹ (θ − prox(u))/η on the support and (θ − prox(u))/η elsewhere. It vanishes at a fixed point. It is
+            ∇F(θ) without a prox, and ∇F(θ) + λ sign(θ) on the support of the lasso.
+        restrict: sets a vector to 0 outside the support.
+        operator: the product with ∇²F ↦ the product with A, which is 1/η outside the support.
+        by_hyper: v ↦ the λ-derivative of ⟨J⁻¹ v, prox(u)⟩/η, for a vector v on the support.
+    """
+
+    residual: Params
+    restrict: Operator
+    operator: Callable[[Operator], Operator]
+    by_hyper: Operator
+
+
+def stationary_system(
+    problem: InnerProblem, params: Params, hyper: Params, gradient: Params, size: float
+) -> StationarySystem:
+    """Return the linear system at θ.
 
     Args:
         problem: the problem.
@@ -37,47 +57,39 @@ class Support:
         gradient: ∇F(θ), the training gradient with its smooth penalties.
         size: η of the fixed-point equation. Every positive number gives the same fixed points.
 
-    Attributes:
-        mask: 1 on the support, 0 elsewhere.
-        residual: J⁻¹ (θ − prox(u))/η on the support and (θ − prox(u))/η elsewhere. It vanishes at a fixed point. It is
-            ∇F(θ) without a prox, and ∇F(θ) + λ sign(θ) on the support of the lasso.
-
     Raises:
         GradientError: the prox of an element depends on other elements.
     """
+    if not problem.has_prox:
+        return StationarySystem(gradient, lambda v: v, lambda hessian: hessian, lambda _: zeros_like(hyper))
+    support = _Support(problem, params, hyper, gradient, size or 1.0)  # a schedule may end at 0
+    return StationarySystem(support.residual, support.restrict, support.operator, support.by_hyper)
 
-    mask: Params
-    residual: Params
+
+class _Support:
+    """The elements that a proximal step of size η leaves free."""
 
     def __init__(self, problem: InnerProblem, params: Params, hyper: Params, gradient: Params, size: float) -> None:
-        size = size or 1.0  # a schedule may end at 0
         sizes, point = dict.fromkeys(params, size), leaves(axpy(-size, gradient, params))
         self._size, self._lambdas = size, leaves(hyper)
         with torch.enable_grad():
             self._moved = problem.prox(point, sizes, self._lambdas)
         slope = self._diagonal(point)
-        self.mask = map_tree(lambda j: (j != 0).to(j), slope)
-        self._inverse = map_tree(lambda j: torch.where(j != 0, 1 / j, torch.zeros_like(j)), slope)
-        self._curvature = map_tree(lambda inverse, mask: (inverse - mask) / size, self._inverse, self.mask)
+        self._mask = map_tree(lambda j: (j != 0).to(j), slope)
+        self._inverse = map_tree(lambda j: torch.where(j != 0, 1 / j, torch.ones_like(j)), slope)
+        # (J⁻¹ − I)/η on the support, 1/η elsewhere
+        self._rest = map_tree(lambda inverse, mask: (inverse - mask) / size, self._inverse, self._mask)
         with torch.no_grad():
-            whole = add(gradient, problem.envelope_gradient(point, sizes, hyper))
-            self.residual = map_tree(
-                lambda g, inverse, mask: torch.where(mask > 0, g * inverse, g), whole, self._inverse, self.mask
-            )
+            self.residual = mul(self._inverse, add(gradient, problem.envelope_gradient(point, sizes, hyper)))
+
+    def restrict(self, vector: Params) -> Params:
+        return mul(self._mask, vector)
 
     def operator(self, hessian: Operator) -> Operator:
-        """Return v ↦ A v on the support, and v ↦ v/η elsewhere, given the product with ∇²F."""
-
-        def product(vector: Params) -> Params:
-            inside = mul(self.mask, vector)
-            image = add(mul(self.mask, hessian(inside)), mul(self._curvature, inside))
-            return map_tree(lambda a, v, mask: torch.where(mask > 0, a, v / self._size), image, vector, self.mask)
-
-        return product
+        return lambda vector: add(self.restrict(hessian(self.restrict(vector))), mul(self._rest, vector))
 
     def by_hyper(self, vector: Params) -> Params:
-        """Return the λ-derivative of ⟨J⁻¹ v, prox(u)⟩/η, for a vector v on the support."""
-        cotangent = map_tree(lambda v, inverse: v * inverse / self._size, vector, self._inverse)
+        cotangent = scale(1 / self._size, mul(self._inverse, vector))
         return vjp([(self._moved, cotangent)], self._lambdas, retain=True)[0]
 
     def _diagonal(self, point: Params) -> Params:
