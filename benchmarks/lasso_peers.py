@@ -16,6 +16,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,6 +173,24 @@ def compare(sparse_ho: Any, model: str, way: str, data: Data, repeats: int) -> d
     return row | {f"ms_{name}": round(1e3 * float(np.median(times)), 3) for name, times in taken.items()}
 
 
+def reference_gradients(sparse_ho: Any) -> list[dict[str, Any]]:
+    """Return the gradients of sparse-ho on the problem of the tests, which compare pactune's with them."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from tests.lasso_reference import Regression
+
+    given = Regression.draw(30, 12, seed=3)
+    data = Data(
+        np.asfortranarray(np.vstack([given.x, given.x_valid])), np.hstack([given.y, given.y_valid]), np.log(0.15)
+    )
+    found = []
+    for model in MODELS:
+        for way in ("implicit", "forward", "unrolled"):
+            gradient = peer(sparse_ho, model, way, data, 1e-15)()
+            log_alpha = np.ravel(values(model, data)).tolist()
+            found.append({"model": model, "way": way, "log_alpha": log_alpha, "gradient": gradient.tolist()})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sparse-ho", help="a folder with the sources of sparse-ho")
@@ -180,7 +199,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     sparse_ho = load_sparse_ho(arguments.sparse_ho)
-    rows = []
+    gradients, rows = reference_gradients(sparse_ho), []
     for rows_features in SIZES:
         data = Data.draw(*rows_features)
         for model in MODELS:
@@ -191,7 +210,10 @@ def main() -> None:
                     continue
                 rows.append(compare(sparse_ho, model, way, data, arguments.repeats))
                 print(rows[-1], flush=True)
-    write("lasso-peers.json", {"accuracy": ACCURACY, "momentum": MOMENTUM, "rows": rows, "machine": machine()})
+    write(
+        "lasso-peers.json",
+        {"accuracy": ACCURACY, "momentum": MOMENTUM, "rows": rows, "gradients": gradients, "machine": machine()},
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,28 @@ def test_implicit_gradients_are_those_of_the_optimality_condition(name: str, sol
 def test_long_unrolling_equals_implicit_differentiation(name: str) -> None:
     wanted = reference.implicit(DATA, alphas(name), ridge(name))
     check(name, tuner(name, 800, pt.Windowed(800), pt.SGD(LR, momentum=0.8)), wanted, 1e-8)
+
+
+STORED = json.loads((Path(__file__).parents[1] / "benchmarks/results/lasso-peers.json").read_text(encoding="utf-8"))
+LONG = {"implicit": pt.Implicit(pt.ConjugateGradient(40)), "unrolled": pt.Windowed(150), "forward": pt.ForwardMode()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", STORED["gradients"], ids=lambda row: f"{row['model']}-{row['way']}")
+def test_gradients_equal_those_of_sparse_ho(row: dict[str, Any]) -> None:
+    """`benchmarks/lasso_peers.py` stores what sparse-ho finds on this problem, with respect to log α and log ρ."""
+    log_alpha, model = row["log_alpha"], linear(DATA)
+    first = np.log(2) + np.array(log_alpha if row["model"] == "weighted lasso" else log_alpha[0])
+    l1 = pt.L1(model, per="element" if row["model"] == "weighted lasso" else "global")
+    with torch.no_grad():
+        next(iter(l1.parameters())).copy_(torch.tensor(first))
+    decay = pt.WeightDecay(model, per="global", init=2 * np.exp(log_alpha[-1]))
+    hyper = nn.ModuleDict({"l1": l1, "decay": decay}) if row["model"] == "elastic net" else l1
+    tuner("", 150, LONG[row["way"]], pt.SGD(LR, momentum=0.8), hyper=hyper, model=model).hypergradient()
+    found = [next(iter(l1.parameters())).grad.flatten()]
+    found += [(decay.values["all"] * decay.values["all"].grad).detach()[None]] if row["model"] == "elastic net" else []
+    np.testing.assert_allclose(torch.cat(found).numpy(), row["gradient"], rtol=1e-6, atol=1e-7)
+    assert np.abs(row["gradient"]).max() > 0.01
 
 
 INNERS = {
