@@ -7,7 +7,7 @@ joins by a row. Every pair dynamics × estimator, objective × estimator and hyp
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -56,6 +56,17 @@ class SmoothNorm(Value):
         return sum((self.value[0] * (p**2 + 0.1).sqrt().sum() for p in params.values()), start=self.value[1] * 0)
 
 
+class Shrinkage(Value):
+    """A prox without closed form of its envelope's gradient: λ₀|θ| + ½ λ₁θ², for the last layer only."""
+
+    def prox(self, params: Params, step_sizes: Mapping[str, float | Tensor]) -> Params:
+        found = {}
+        for name in ("last.weight", "last.bias"):
+            size, p = step_sizes[name], params[name]
+            found[name] = p.sign() * (p.abs() - 0.1 * self.value[0] * size).relu() / (1 + self.value[1] * size)
+        return found
+
+
 Losses = dict[str, Callable[..., Tensor]]
 
 
@@ -98,12 +109,19 @@ def correlated(model: Net) -> nn.Module:
     return pt.CorrelatedInputs(model, torch.stack([one, 0.1 * one**2 - one], 1), init=0.4)
 
 
+def elastic_net(model: Net) -> nn.Module:
+    return nn.ModuleDict({"l1": pt.L1(model, per="tensor", init=0.05), "decay": pt.WeightDecay(model, init=0.3)})
+
+
 SHORT: Losses = {"loss": F.cross_entropy}
 WAYS = {
     "decay": Way(lambda model: pt.WeightDecay(model, per="tensor", init=0.2), SHORT),
     "positive decay": Way(lambda model: pt.WeightDecay(model, per="tensor", init=0.2, positive=True), SHORT),
     "correlated inputs": Way(correlated, SHORT),
     "decay and rates": Way(joined, SHORT),
+    "l1": Way(lambda model: pt.L1(model, per="tensor", init=0.05), SHORT),
+    "elastic net": Way(elastic_net, SHORT),
+    "prox without closed forms": Way(lambda model: Shrinkage(), SHORT),
     "rates": Way(lambda model: pt.LearningRates(model), SHORT, only_steps=True),
     "penalty without closed form": Way(lambda model: SmoothNorm(), SHORT),
     "training loss": Way(lambda model: Value(1), {"train_loss": sharp_loss, "valid_loss": mean_loss}),
@@ -147,6 +165,7 @@ ESTIMATORS: dict[str, Estimator] = {
 EXACT = {"K=T", "W=T", "forward"}
 
 
+STACKED = ("decay", "positive decay", "correlated inputs", "elastic net", "both losses", "example weights")
 DRIFTS = ("decay", "positive decay", "correlated inputs", "penalty without closed form", "example weights")
 
 
@@ -164,6 +183,7 @@ def table() -> list[Row]:
     rows += [("sgd", o, "both losses") for o in OBJECTIVES]
     rows += [("adam", "pac-bayes", w) for w in WAYS if w != "decay"]
     rows += [("langevin", "hyper-drift", way) for way in DRIFTS]
+    rows += [("nesterov", "pac-bayes", "elastic net"), ("sgd", "hyper-drift", "l1")]
     rows += [("langevin", "unequal steps", "decay and rates"), ("nesterov", "flatness", "initial parameters")]
     crossed = [(*row, e) for row, e in itertools.product(rows, ESTIMATORS)]
     return [Row(d, o, w, e, restart=bool(i % 2) or w == "initial parameters") for i, (d, o, w, e) in enumerate(crossed)]
@@ -275,7 +295,7 @@ def test_the_gradient_over_folds_is_the_mean_over_separate_problems(row: Row) ->
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("way", ["decay", "positive decay", "correlated inputs", "both losses", "example weights"])
+@pytest.mark.parametrize("way", STACKED)
 def test_stacked_folds_have_the_gradient_of_separate_problems(way: str, estimator: str) -> None:
     check_folds(Row("adam", "pac-bayes", way, estimator, restart=False), "traced")
 

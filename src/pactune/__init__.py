@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from pactune.problem import Problem
     from pactune.problem.correlated_inputs import CorrelatedInputs
     from pactune.problem.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
+    from pactune.problem.l1 import L1
     from pactune.problem.provenance import Provenance
     from pactune.results.callbacks import Callback
     from pactune.results.result import ObjectiveValue, Result
@@ -111,6 +112,7 @@ _HOMES = {
     ],
     "pactune.parallel": ["Parallel"],
     "pactune.problem": ["Problem"],
+    "pactune.problem.l1": ["L1"],
     "pactune.problem.provenance": ["Provenance"],
     "pactune.results.result": ["ObjectiveValue", "Result"],
     "pactune.results.saving": ["load_result"],
@@ -122,6 +124,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "L1",
     "SGD",
     "Adam",
     "AutoZeta",

@@ -70,6 +70,8 @@ def drift_conditions(problem: Problem) -> list[str]:
     ]
     if norms:
         return [f"drift as a function of θ: {', '.join(norms)} keeps running statistics; use LayerNorm or GroupNorm"]
+    if problem.has_prox:
+        return ["drift as a function of θ: a penalty acts by a proximal step, which Langevin dynamics has not"]
     if consumes_randomness(problem):
         return ["drift as a function of θ: the training forward draws random numbers (dropout)"]
     return []

@@ -21,6 +21,7 @@ from pactune.dynamics.base import (
     coupled,
     coupled_adjoint,
     decay,
+    proximal,
     step_size,
 )
 from pactune.errors import SettingError
@@ -34,6 +35,8 @@ Tensors = list[Tensor] | tuple[Tensor, ...]
 @dataclass(frozen=True)
 class Adam(Dynamics):
     """Adam (Kingma and Ba): the same numbers as `torch.optim.Adam`.
+
+    Penalties with a `prox` act after the step, with the step size η/(√v̂ + ε) of each element.
 
     Args:
         lr: η, a number or a function of the step.
@@ -49,6 +52,8 @@ class Adam(Dynamics):
     eps: float = 1e-8
     decoupled: bool = True
     clip: float | None = None
+
+    applies_prox = True
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
@@ -71,19 +76,32 @@ class Adam(Dynamics):
 
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1} and the moving averages after the step."""
-        eta, (beta1, beta2) = inputs.numbers["lr"], self.betas
+        beta1, beta2 = self.betas
         gradient = clip(inputs.gradient, self.clip) if self.decoupled else coupled(params, inputs, self.clip)
         if not (inputs.factors or torch.is_grad_enabled()):
             moved, slots = self._fused(params, slots, gradient, inputs.numbers, donated=inputs.donated)
-            return (decay(moved, inputs, eta) if self.decoupled else moved), slots
+            return self._penalised(moved, slots, inputs), slots
         first = map_tree(lambda m, g: torch.lerp(m, g, 1 - beta1), slots["first"], gradient)
         second = map_tree(lambda v, g: (v * beta2).addcmul(g, g, value=1 - beta2), slots["second"], gradient)
         moved = {}
         for name, p in params.items():
             size = step_size(inputs.numbers["size"], inputs.factors, name)
-            denominator = _root(second[name]) / inputs.numbers["root"] + self.eps
-            moved[name] = p - size * (first[name] / denominator)
-        return (decay(moved, inputs, eta) if self.decoupled else moved), {"first": first, "second": second}
+            moved[name] = p - size * (first[name] / self._denominator(second[name], inputs))
+        slots = {"first": first, "second": second}
+        return self._penalised(moved, slots, inputs), slots
+
+    def _penalised(self, moved: Params, slots: Slots, inputs: StepInputs) -> Params:
+        """Return the parameters after the decoupled penalty and the proximal step."""
+        moved, eta = decay(moved, inputs, inputs.numbers["lr"]) if self.decoupled else moved, inputs.numbers["lr"]
+
+        def size(name: str) -> Number:
+            return step_size(eta, inputs.factors, name) / self._denominator(slots["second"][name], inputs)
+
+        return proximal(moved, inputs, size)
+
+    def _denominator(self, second: Tensor, inputs: StepInputs) -> Tensor:
+        """Return √v̂ + ε."""
+        return _root(second) / inputs.numbers["root"] + self.eps
 
     def _fused(
         self, params: Params, slots: Slots, gradient: Params, numbers: Mapping[str, Number], *, donated: bool = False

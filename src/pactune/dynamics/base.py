@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pactune.checks import POSITIVE, Rule, check_number, is_number, shown
 from pactune.errors import SettingError
+from pactune.problem.hooks import StepSizes
 from pactune.trees import Params, add, blocks, clip, map_tree, scale, sub, sub_
 
 __all__ = [
@@ -44,6 +45,7 @@ class StepInputs(NamedTuple):
             records the step once and runs it many times.
         penalty_product: (θ, v) ↦ ∇²penalty(θ) v, for `pull_back`; None without a penalty.
         donated: True if nobody needs the parameters and the slots any more, so that the step may write into them.
+        prox: (θ, step sizes) ↦ θ after the proximal steps of penalties that are not smooth; None without any.
     """
 
     gradient: Params
@@ -53,6 +55,7 @@ class StepInputs(NamedTuple):
     numbers: Mapping[str, Number]
     penalty_product: Callable[[Params, Params], Params] | None = None
     donated: bool = False
+    prox: Callable[[Params, StepSizes], Params] | None = None
 
 
 class StepAdjoint(NamedTuple):
@@ -84,6 +87,7 @@ class Dynamics(ABC):
         clip: the norm to which a step clips its gradient; None clips nothing.
         differentiable: False if the step cannot be differentiated.
         uses_noise: True if the step reads `StepInputs.noise`.
+        applies_prox: True if the step ends with `StepInputs.prox`.
         pull_back_needs_gradient: False if `pull_back` always has a closed form that does not read the gradient's value.
     """
 
@@ -92,6 +96,7 @@ class Dynamics(ABC):
     clip: float | None = None
     differentiable: bool = True
     uses_noise: bool = False
+    applies_prox: bool = False
     pull_back_needs_gradient: bool = True
 
     def slots(self, params: Params) -> Slots:
@@ -177,6 +182,20 @@ def decay(params: Params, inputs: StepInputs, eta: Number) -> Params:
             sub_({name: params[name] for name in names}, scale(eta, {name: penalty[name] for name in names}))
         return params
     return descend(params, inputs.penalty_gradient(params), eta, inputs.factors)
+
+
+def proximal(params: Params, inputs: StepInputs, sizes: Callable[[str], Number]) -> Params:
+    """Return the parameters after the proximal step, if there is one.
+
+    A fixed point of the whole step is a minimum of risk plus penalty if each size is the factor with which the step
+    multiplies a gradient that stays the same.
+
+    Args:
+        params: the parameters after the other parts of the step.
+        inputs: the inputs of the step.
+        sizes: the step size by parameter name.
+    """
+    return params if inputs.prox is None else inputs.prox(params, {name: sizes(name) for name in params})
 
 
 def coupled_adjoint(

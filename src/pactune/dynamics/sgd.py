@@ -17,6 +17,8 @@ from pactune.dynamics.base import (
     coupled_adjoint,
     decay,
     descend,
+    proximal,
+    step_size,
 )
 from pactune.errors import SettingError
 from pactune.trees import Params, axpy, clip, scale, zeros_like
@@ -27,6 +29,10 @@ __all__ = ["SGD"]
 @dataclass(frozen=True)
 class SGD(Dynamics):
     """θ ← θ − η b, where b ← μ b + ∇R_T(θ); the same numbers as `torch.optim.SGD`.
+
+    Penalties with a `prox` act after the step, with the size η Σ_{s≤t} μ^s: the sum of the weights of all gradients in
+    the step. So with momentum too, training stops at a minimum of risk plus penalty. Without momentum this is proximal
+    gradient descent (ISTA).
 
     Args:
         lr: η, a number or a function of the step.
@@ -42,6 +48,8 @@ class SGD(Dynamics):
     nesterov: bool = False
     decoupled: bool = False
     clip: float | None = None
+
+    applies_prox = True
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
@@ -61,6 +69,11 @@ class SGD(Dynamics):
         """Return the momentum buffer b_0 = 0."""
         return {"momentum": zeros_like(params)} if self.momentum else {}
 
+    def numbers(self, step: int) -> dict[str, float]:
+        """Return η_t, and with momentum η_t times the sum of the weights of all gradients in b."""
+        eta, found = self.learning_rate(step), 1 - self.momentum ** (step + 1)
+        return {"lr": eta, "total": eta * found / (1 - self.momentum)} if self.momentum else {"lr": eta}
+
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1} and b_{t+1}."""
         eta = inputs.numbers["lr"]
@@ -71,7 +84,8 @@ class SGD(Dynamics):
             slots = {"momentum": buffer}
             direction = axpy(self.momentum, buffer, gradient) if self.nesterov else buffer
         moved = descend(params, direction, eta, inputs.factors)
-        return (decay(moved, inputs, eta) if self.decoupled else moved), slots
+        moved, total = decay(moved, inputs, eta) if self.decoupled else moved, inputs.numbers.get("total", eta)
+        return proximal(moved, inputs, lambda name: step_size(total, inputs.factors, name)), slots
 
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots

@@ -105,6 +105,8 @@ def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundD
         ]
         if problem.has_penalty:
             found += problem.penalty_gradient(params, own).values()
+        if problem.has_prox:
+            found += problem.prox(params, dict.fromkeys(params, 1.0), own).values()
         if problem.has_learning_rates:
             found += problem.learning_rates(params, own).values()
         if problem.has_initial and start.drawn is not None:

@@ -13,10 +13,11 @@ from pactune.hypergradient.implicit import Implicit
 from pactune.hypergradient.records import InnerState, StepRecord
 from pactune.hypergradient.running_implicit import RunningImplicit
 from pactune.hypergradient.solvers import Identity, Neumann
+from pactune.hypergradient.support import StationarySystem, stationary_system
 from pactune.hypergradient.train_risk import MeanTrainRisk, mean_train_risk
 from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
-from pactune.trees import Params, axpy, dot, norm, scale, sub, zeros_like
+from pactune.trees import Params, axpy, detach, dot, norm, scale, sub, zeros_like
 
 __all__ = ["StationaryChain", "find_stationary", "train_gradient_norm_of"]
 
@@ -69,9 +70,10 @@ class StationaryChain:
             return found if found is not None else scale(float("nan"), start)
         eta = self.plan.trajectory.dynamics.learning_rate(self.path.states[-2].step)
         size, params = eta if solver.alpha is None else solver.alpha, start
+        problem, sizes = self.plan.trajectory.problem, dict.fromkeys(params, size)
         for _ in range(_steps(solver)):
             slope = axpy(damping, sub(params, start), _gradient(self.plan, self.path, params, hyper))
-            params = axpy(-size, slope, params)
+            params = detach(problem.prox(axpy(-size, slope, params), sizes, hyper))
         return params
 
     @property
@@ -88,8 +90,9 @@ def _steps(solver: Identity | Neumann | RunningImplicit) -> int:
 
 
 def train_gradient_norm_of(plan: RoundPlan, path: RecordedChain) -> float:
-    """Return ‖∇R_T(θ_T)‖ with the penalty."""
-    return float(norm(_gradient(plan, path, path.states[-1].params, path.hyper)))
+    """Return ‖∇R_T(θ_T)‖ with the penalty; with a prox that of the fixed-point equation."""
+    params = path.states[-1].params
+    return float(norm(_system(plan, path, params, path.hyper, _gradient(plan, path, params, path.hyper)).residual))
 
 
 def find_stationary(plan: RoundPlan, path: RecordedChain, hyper: Params) -> StationaryChain | None:
@@ -101,24 +104,25 @@ def find_stationary(plan: RoundPlan, path: RecordedChain, hyper: Params) -> Stat
 def _newton(plan: RoundPlan, path: RecordedChain, start: Params, hyper: Params, damping: float) -> Params | None:
     """Return a stationary point of R_T(θ) + ½ damping ‖θ − start‖² by Newton's method; None if it does not converge.
 
-    The Hessian is shifted by a multiple of the identity if it is not positive definite or a step fails.
+    The Hessian is shifted by a multiple of the identity if it is not positive definite or a step fails. With a prox the
+    method solves the fixed-point equation on the support of the present iterate, which may change from step to step.
     """
     params, shift = start, 0.0
 
-    def slope(at: Params) -> Params:
-        return axpy(damping, sub(at, start), _gradient(plan, path, at, hyper))
+    def system_at(at: Params) -> StationarySystem:
+        return _system(plan, path, at, hyper, axpy(damping, sub(at, start), _gradient(plan, path, at, hyper)))
 
-    gradient = slope(params)
+    system = system_at(params)
     for _ in range(NEWTON_STEPS):
         state = path.states[-1]._replace(params=params)
         with forked_rng(plan.trajectory.problem.device):
             hessian, _ = _train_risk(plan, path, hyper).products(state)
-            step = _solve(lambda v: axpy(damping + shift, v, hessian(v)), gradient)  # noqa: B023
+            step = _solve(system.operator(lambda v: axpy(damping + shift, v, hessian(v))), system.residual)  # noqa: B023
         moved = None if step is None else sub(params, step)
-        after = None if moved is None else slope(moved)
-        if moved is not None and after is not None and bool(norm(after) < norm(gradient)):
-            params, gradient, shift = moved, after, shift / 10 if shift > 1e-8 else 0.0
-        elif bool(norm(gradient) <= STATIONARY * (1 + norm(params))):
+        after = None if moved is None else system_at(moved)
+        if moved is not None and after is not None and bool(norm(after.residual) < norm(system.residual)):
+            params, system, shift = moved, after, shift / 10 if shift > 1e-8 else 0.0
+        elif bool(norm(system.residual) <= STATIONARY * (1 + norm(params))):
             return params
         else:
             shift = max(10 * shift, 1e-6)
@@ -141,6 +145,11 @@ def _solve(operator: Operator, b: Params) -> Params | None:
         rho, previous = dot(residual, residual), rho
         direction = axpy(rho / previous, direction, residual)
     return v
+
+
+def _system(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params, gradient: Params) -> StationarySystem:
+    eta = plan.trajectory.dynamics.learning_rate(path.states[-2].step)
+    return stationary_system(plan.trajectory.problem, params, hyper, gradient, eta)
 
 
 def _gradient(plan: RoundPlan, path: RecordedChain, params: Params, hyper: Params) -> Params:

@@ -12,7 +12,7 @@ from pactune.dynamics.base import Dynamics, Number, Slots, StepAdjoint, StepInpu
 from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, leaves, split, zeros_like
 
-__all__ = ["StepArguments", "edge_vjp", "pull_back_dynamics", "vjp"]
+__all__ = ["StepArguments", "edge_vjp", "pull_back_dynamics", "step_inputs", "vjp"]
 
 
 class StepArguments(NamedTuple):
@@ -48,7 +48,7 @@ def pull_back_dynamics(
     """
     if problem.has_closed_steps:
         with torch.no_grad():
-            inputs = _inputs(problem, arguments)
+            inputs = step_inputs(problem, arguments)
             found = dynamics.pull_back(arguments.params, arguments.slots, inputs, by_params, by_slots)
             if found is not None:
                 return _penalty_derivative(problem, arguments.hyper, found), found
@@ -90,22 +90,23 @@ def _by_autograd(
     params, gradient, hyper = leaves(arguments.params), leaves(arguments.gradient), leaves(arguments.hyper)
     slots = {slot: leaves(values) for slot, values in arguments.slots.items()}
     with torch.enable_grad():
-        inputs = _inputs(problem, arguments._replace(params=params, gradient=gradient, hyper=hyper))
+        inputs = step_inputs(problem, arguments._replace(params=params, gradient=gradient, hyper=hyper))
         after, slots_after = dynamics.step(params, slots, inputs)
     outputs = [(after, by_params), *((slots_after[slot], values) for slot, values in by_slots.items())]
     by_hyper, by_gradient, to_params, *to_slots = vjp(outputs, hyper, gradient, params, *slots.values())
     return by_hyper, StepAdjoint(by_gradient, to_params, dict(zip(slots, to_slots, strict=True)))
 
 
-def _inputs(problem: InnerProblem, arguments: StepArguments) -> StepInputs:
-    factors = problem.learning_rates(arguments.params, arguments.hyper) if problem.has_learning_rates else {}
-    if not problem.has_penalty:
-        return StepInputs(arguments.gradient, None, factors, arguments.noise, arguments.numbers)
+def step_inputs(problem: InnerProblem, arguments: StepArguments, *, donated: bool = False) -> StepInputs:
+    """Return the inputs of a step, as functions of θ and λ where the dynamics chooses the place."""
+    hyper = arguments.hyper
     return StepInputs(
         arguments.gradient,
-        lambda at: problem.penalty_gradient(at, arguments.hyper),
-        factors,
+        (lambda at: problem.penalty_gradient(at, hyper)) if problem.has_penalty else None,
+        problem.learning_rates(arguments.params, hyper) if problem.has_learning_rates else {},
         arguments.noise,
         arguments.numbers,
-        lambda at, vector: problem.penalty_product(at, arguments.hyper, vector),
+        (lambda at, vector: problem.penalty_product(at, hyper, vector)) if problem.has_penalty else None,
+        donated,
+        (lambda at, sizes: problem.prox(at, sizes, hyper)) if problem.has_prox else None,
     )

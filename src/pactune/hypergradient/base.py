@@ -122,6 +122,7 @@ class Estimator(ABC):
         stationary: True if the estimator takes θ_T for a stationary point of training, where λ acts through R_T alone.
         remembers: True if the estimator keeps tensors from round to round.
         draws: True if the estimator reads fresh training mini-batches besides those of the steps.
+        takes_prox: False if the estimator needs a smooth training risk.
     """
 
     online: bool = False
@@ -132,6 +133,7 @@ class Estimator(ABC):
     stationary: bool = False
     remembers: bool = False
     draws: bool = False
+    takes_prox: bool = True
 
     @abstractmethod
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:

@@ -67,7 +67,7 @@ def _derivatives(problem: Problem, *, second_order: bool = True) -> dict[str, di
         reached: dict[Entry, Tensor | None] = {
             "training loss": _train_probe(problem, params, hyper, second_order=second_order),
             "validation loss": _valid_probe(problem, params, hyper),
-            "penalty": _sum(problem.penalty_gradient(params, hyper)) if problem.has_penalty else None,
+            "penalty": _penalty_probe(problem, params, hyper),
             "learning rate": _sum(problem.learning_rates(params, hyper)) if problem.has_learning_rates else None,
             "initial parameters": _sum(problem.initial(params, hyper)) if problem.has_initial else None,
         }
@@ -234,6 +234,12 @@ def _valid_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | No
     if not problem.enters_losses:
         return None
     return problem.valid_risk(params, hyper, clone(problem.buffers()), problem.valid.first())
+
+
+def _penalty_probe(problem: Problem, params: Params, hyper: Params) -> Tensor | None:
+    parts = [_sum(problem.penalty_gradient(params, hyper))] if problem.has_penalty else []
+    parts += [_sum(problem.prox(params, dict.fromkeys(params, 1.0), hyper))] if problem.has_prox else []
+    return torch.stack(parts).sum() if parts else None
 
 
 def _sum(tree: Params) -> Tensor:

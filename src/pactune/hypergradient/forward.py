@@ -14,6 +14,7 @@ from pactune.errors import SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem.data import Batch
 from pactune.trees import Params, add, dot, zeros_like
 
 __all__ = ["ForwardMode"]
@@ -105,10 +106,11 @@ class _ForwardChainEstimator(ChainEstimator):
         """Return dθ_{t+1}/dλ_i from dθ_t/dλ_i."""
         state = record.state
         with forward_ad.dual_level(), torch.enable_grad():
-            params = _dual(state.params, tangent.params if tangent else None)
+            params = _dual(state.params, tangent.params if tangent else zeros_like(state.params))
             slots: Slots = {s: _dual(v, tangent.slots.get(s) if tangent else None) for s, v in state.slots.items()}
             start = InnerState(params, slots, state.buffers, state.step)
-            after = self._trajectory.replay(start, _dual(record.hyper, direction), record.data)
+            data = record.data._replace(train=_with_dual_target(record.data.train))
+            after = self._trajectory.replay(start, _dual(record.hyper, direction), data)
             return Adjoint(_tangents(after.params), {slot: _tangents(values) for slot, values in after.slots.items()})
 
 
@@ -128,6 +130,17 @@ def _dual(values: Params, tangents: Params | None) -> Params:
     if tangents is None:
         return fresh
     return {name: forward_ad.make_dual(value, tangents[name]) for name, value in fresh.items()}  # type: ignore[no-untyped-call]
+
+
+def _with_dual_target(batch: Batch) -> Batch:
+    """Give the target a tangent of zeros. Without a tangent, `F.mse_loss` has no second derivative in forward mode."""
+    if not isinstance(batch.data, (tuple, list)) or len(batch.data) < 2:
+        return batch
+    *inputs, target = batch.data
+    if not isinstance(target, Tensor) or not target.is_floating_point():
+        return batch
+    dual = forward_ad.make_dual(target.detach(), torch.zeros_like(target))  # type: ignore[no-untyped-call]
+    return batch._replace(data=(*inputs, dual))
 
 
 def _tangents(values: Params) -> Params:

@@ -15,9 +15,10 @@ from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.solvers import Identity, LinearSolver, LinearSystem, Operator
 from pactune.hypergradient.stationarity import check_smooth, concern, measure, penalty_gradient, penalty_product
+from pactune.hypergradient.support import StationarySystem, stationary_system
 from pactune.hypergradient.train_risk import Batches, MeanTrainRisk, check_batches, mean_train_risk
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.trees import Params, scale, sub
+from pactune.trees import Params, add, scale, sub
 
 __all__ = ["Implicit"]
 
@@ -32,13 +33,17 @@ class Implicit(Estimator):
     without `batch_size`); then only its rows have a gradient, which matters for example weights. The estimator
     differentiates the validation risk only, because the regularizer depends on the whole trajectory.
 
-    The history gets six more columns. `train_gradient_norm` is ‖∇R_T(θ_T)‖. `implicit_residual` is the relative
-    residual of the linear solve. `implicit_shift` is the first-order change of R_V until training is stationary.
-    `implicit_distance` is a lower bound on the distance from θ_T to the stationary point, relative to ‖θ_T‖.
-    `implicit_damping` is the damping that the solver used, and `implicit_products` the number of its Hessian products.
-    A warning appears if the solver had to raise its damping, if the residual is above 0.1 (except with `Identity`,
-    which solves nothing), the shift above 5 % of R_V, or the distance above 0.02. A training gradient that jumps near
-    θ_T, as with abs() in a penalty, raises an error.
+    With a penalty that acts by a `prox`, such as `L1`, it differentiates the fixed point θ = prox(θ − η∇R_T) instead,
+    restricted to the support: the elements that the prox leaves free. So the system of the lasso has the size of its
+    support. The prox must act on every element by itself.
+
+    The history gets six more columns. `train_gradient_norm` is ‖∇R_T(θ_T)‖, with a prox ‖θ − prox(θ − η∇R_T)‖/η.
+    `implicit_residual` is the relative residual of the linear solve. `implicit_shift` is the first-order change of R_V
+    until training is stationary. `implicit_distance` is a lower bound on the distance from θ_T to the stationary point,
+    relative to ‖θ_T‖. `implicit_damping` is the damping that the solver used, and `implicit_products` the number of its
+    Hessian products. A warning appears if the solver had to raise its damping, if the residual is above 0.1 (except
+    with `Identity`, which solves nothing), the shift above 5 % of R_V, or the distance above 0.02. A training gradient
+    that jumps near θ_T, as with abs() in a penalty, raises an error: give such a penalty a `prox`.
 
     Args:
         solver: `Identity()`, `Neumann(steps)`, `ConjugateGradient(steps)` or `Nystrom(rank, damping)`.
@@ -133,21 +138,30 @@ class _ImplicitChainEstimator(ChainEstimator):
         risk = mean_train_risk(self._trajectory, self._context, self._last.data, self._settings.batches)
         self._check_smooth(risk, state, self._last)
         hessian, mixed = risk.products(state)
+        problem, hyper, eta = self._trajectory.problem, self._context.hyper, self._learning_rate
+        support = stationary_system(problem, state.params, hyper, risk.gradient(state), eta)
         with torch.no_grad():
-            found = self._settings.solver.solve(self._system(hessian, final.by_params))
-            self._notes = measure(hessian, risk.gradient(state), found.value, final.by_params, state.params)
+            system = self._system(support, hessian, final.by_params)
+            found = self._settings.solver.solve(system)
+            self._notes = measure(system.hessian, support.residual, found.value, system.b, state.params)
         numbers = {"implicit_damping": found.damping, "implicit_products": found.products}
         self._notes |= {name: final.value.new_tensor(float(number)) for name, number in numbers.items()}
         if self._settings.warm_start:
             self._memory = found.value
-        return sub(final.by_hyper, mixed(found.value))
+        return add(sub(final.by_hyper, mixed(found.value)), support.by_hyper(found.value))
 
-    def _system(self, hessian: Operator, b: Params) -> LinearSystem:
+    @property
+    def _learning_rate(self) -> float:
         assert self._last is not None
-        inputs, eta = self._context.inputs, self._trajectory.dynamics.learning_rate(self._last.state.step)
+        return self._trajectory.dynamics.learning_rate(self._last.state.step)
+
+    def _system(self, support: StationarySystem, hessian: Operator, b: Params) -> LinearSystem:
+        """Return the system on the support. A start may come from another support, so it is restricted too."""
+        inputs = self._context.inputs
         generator = torch.Generator().manual_seed(0) if inputs is None else inputs.generator("solver")
         start = inputs.memory if inputs is not None and self._settings.warm_start else {}
-        return LinearSystem(hessian, b, eta, generator, start or None)
+        guess = support.restrict(start) if start else None
+        return LinearSystem(support.operator(hessian), support.restrict(b), self._learning_rate, generator, guess)
 
     def _check_smooth(self, risk: MeanTrainRisk, state: InnerState, last: StepRecord) -> None:
         """Raise if the training gradient jumps along a training step, or the penalty's along its own gradient step."""
@@ -160,7 +174,6 @@ class _ImplicitChainEstimator(ChainEstimator):
             sub(state.params, last.state.params),
         )
         if trajectory.problem.has_penalty:
-            eta = trajectory.dynamics.learning_rate(last.state.step)
             slope = penalty_gradient(trajectory.problem, hyper)
             product = penalty_product(trajectory.problem, hyper)
-            check_smooth("penalty", slope, product, state.params, scale(-eta, slope(state.params)))
+            check_smooth("penalty", slope, product, state.params, scale(-self._learning_rate, slope(state.params)))

@@ -11,7 +11,7 @@ from torch.autograd.graph import GradientEdge
 
 from pactune.dynamics.base import Number, Slots
 from pactune.problem.data import Batch
-from pactune.trees import Params
+from pactune.trees import Params, map_tree
 
 __all__ = [
     "Adjoint",
@@ -159,3 +159,9 @@ class ValueAndGradient(NamedTuple):
     value: Tensor
     by_params: Params
     by_hyper: Params
+
+    def mean_with(self, part: ValueAndGradient, share: float) -> ValueAndGradient:
+        """Return the mean with a further part that has this share of all rows."""
+        trees = zip(({"": self.value}, *self[1:]), ({"": part.value}, *part[1:]), strict=True)
+        value, by_params, by_hyper = (map_tree(lambda a, b: torch.lerp(a, b, share), *pair) for pair in trees)
+        return ValueAndGradient(value[""], by_params, by_hyper)

@@ -10,9 +10,10 @@ from pactune.checks import POSITIVE, check_count, check_number
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.solvers import check_damping, damped
+from pactune.hypergradient.support import stationary_system
 from pactune.hypergradient.train_risk import Batches, check_batches, mean_train_risk
 from pactune.hypergradient.trajectory import Trajectory
-from pactune.trees import Params, axpy, norm, sub, zeros_like
+from pactune.trees import Params, add, axpy, norm, sub, zeros_like
 
 __all__ = ["RunningImplicit"]
 
@@ -97,20 +98,23 @@ class _RunningChainEstimator(ChainEstimator):
 
     def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None
-        settings, inputs, b = self._settings, self._context.inputs, final.by_params
+        settings, inputs = self._settings, self._context.inputs
         risk = mean_train_risk(self._trajectory, self._context, self._last.data, settings.batches)
         hessian, mixed = risk.products(state)
-        eta = self._trajectory.dynamics.learning_rate(self._last.state.step)
+        problem, eta = self._trajectory.problem, self._trajectory.dynamics.learning_rate(self._last.state.step)
+        slope = risk.gradient(state) if problem.has_prox else {}
+        support = stationary_system(problem, state.params, self._context.hyper, slope, eta)
         alpha = settings.alpha if settings.alpha is not None else eta
         with torch.no_grad():
-            v = inputs.memory if inputs is not None and inputs.memory else zeros_like(b)
+            b, product = support.restrict(final.by_params), damped(support.operator(hessian), settings.damping)
+            v = support.restrict(inputs.memory) if inputs is not None and inputs.memory else zeros_like(b)
             for step in range(settings.steps):
-                residual = sub(b, damped(hessian, settings.damping)(v))
+                residual = sub(b, product(v))
                 if step == 0:
                     self._notes = {"implicit_residual": norm(residual) / norm(b).clamp_min(_tiny(final))}
                 v = axpy(alpha, residual, v)
         self._memory = v
-        return sub(final.by_hyper, mixed(v))
+        return add(sub(final.by_hyper, mixed(v)), support.by_hyper(v))
 
 
 def _tiny(final: ValueAndGradient) -> float:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from pactune.dynamics.base import Dynamics, Number, Slots, StepInputs
-from pactune.hypergradient.adjoints import StepArguments, edge_vjp, pull_back_dynamics, vjp
+from pactune.dynamics.base import Dynamics, Number, Slots
+from pactune.hypergradient.adjoints import StepArguments, edge_vjp, pull_back_dynamics, step_inputs, vjp
 from pactune.hypergradient.gradients import on_side_stream, params_gradient, second_order_kernels
 from pactune.hypergradient.records import (
     Adjoint,
@@ -31,7 +31,7 @@ from pactune.parallel import SINGLE_RANK, Ranks, copy_to_shards, shard_batch, su
 from pactune.problem.data import Batch, Source
 from pactune.problem.inner_problem import InnerProblem
 from pactune.streams import seed_forward
-from pactune.trees import Params, add, clone, detach, leaves, map_tree, zeros_like
+from pactune.trees import Params, add, clone, detach, leaves, zeros_like
 
 __all__ = ["Trajectory"]
 
@@ -80,7 +80,7 @@ class Trajectory:
             return Observation(detach(gradient), buffers)
         with torch.enable_grad():
             context = self._context(state, data, self._factors(params, lambdas))
-            train, valid = self._compared(gradient, reference, params, lambdas)
+            train, valid = self._compared(gradient, reference, params, lambdas, context)
         measured = self._measure(detach(train), detach(valid), _without_graph(context))
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
@@ -111,7 +111,7 @@ class Trajectory:
         if not self.objective.has_path:
             return Observation(pair.gradient, pair.buffers)
         context = self._context(state, data, self._factors(state.params, hyper))
-        train, valid = self._compared(pair.gradient, pair.reference, state.params, hyper)
+        train, valid = self._compared(pair.gradient, pair.reference, state.params, hyper, context)
         measured = self._measure(train, valid, context, by_valid=False)
         direct = self.problem.penalty_vjp(state.params, hyper, measured.by_train) if by_hyper else None
         return Observation(pair.gradient, pair.buffers, measured.summand, direct)
@@ -246,7 +246,7 @@ class Trajectory:
             gradients = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
             rows += batch.rows
             read = ValueAndGradient(part.detach(), *gradients)
-            found = read if found is None else _moved_mean(found, read, batch.rows / rows)
+            found = read if found is None else found.mean_with(read, batch.rows / rows)
         assert found is not None
         whole, by_params, by_hyper = sum_trees(self.ranks, {"": found.value}, found.by_params, found.by_hyper)
         return ValueAndGradient(whole[""], by_params, by_hyper)
@@ -324,13 +324,17 @@ class Trajectory:
             at = (params, hyper, clone(buffers))
             return self._risk_gradient(self.problem.valid_risk, at, data.valid, graph=graph)
 
-    def _compared(self, first: Params, reference: Params, params: Params, hyper: Params) -> tuple[Params, Params]:
+    def _compared(
+        self, first: Params, reference: Params, params: Params, hyper: Params, context: PathContext
+    ) -> tuple[Params, Params]:
         """Return the two gradients of the summand, with penalties. Equal parts are left out if they cancel."""
-        if not self.objective.compares_default:
-            return self._with_penalty(first, params, hyper), reference
         if self._loss_cancels:
             first = reference = zeros_like(params)
-        return self._with_penalty(first, params, hyper), self._with_penalty(reference, params, self._default)
+        train = self._with_envelope(self._with_penalty(first, params, hyper), params, hyper, context)
+        if not self.objective.compares_default:
+            return train, reference
+        reference = self._with_penalty(reference, params, self._default)
+        return train, self._with_envelope(reference, params, self._default, context)
 
     @property
     def _default(self) -> Params:
@@ -341,6 +345,14 @@ class Trajectory:
         if not self.problem.has_penalty:
             return gradient
         return add(gradient, self.problem.penalty_gradient(params, hyper))
+
+    def _with_envelope(self, gradient: Params, params: Params, hyper: Params, context: PathContext) -> Params:
+        """Add the gradient of the Moreau envelope at step size η_t, in place of a penalty that is not smooth."""
+        if not self.problem.has_prox:
+            return gradient
+        eta, least = context.learning_rate, torch.finfo(self.problem.dtype).eps  # a schedule may reach 0
+        size = eta.clamp_min(least) if isinstance(eta, Tensor) else max(eta, least)
+        return add(gradient, self.problem.envelope_gradient(params, dict.fromkeys(params, size), hyper))
 
     def _factors(self, params: Params, hyper: Params) -> Params:
         return self.problem.learning_rates(params, hyper) if self.problem.has_learning_rates else {}
@@ -375,11 +387,9 @@ class Trajectory:
         *,
         donated: bool = False,
     ) -> tuple[Params, Slots]:
-        penalty = (lambda at: self.problem.penalty_gradient(at, hyper)) if self.problem.has_penalty else None
-        factors = self._factors(state.params, hyper)
         numbers = self._numbers(state, data)
-        inputs = StepInputs(gradient, penalty, factors, data.noise, numbers, donated=donated)
-        return dynamics.step(state.params, state.slots, inputs)
+        arguments = StepArguments(state.params, state.slots, gradient, hyper, data.noise, numbers)
+        return dynamics.step(state.params, state.slots, step_inputs(self.problem, arguments, donated=donated))
 
     def _seed(self, key: int | None) -> None:
         if self.stochastic and key is not None:
@@ -388,10 +398,3 @@ class Trajectory:
 
 def _without_graph(context: PathContext) -> PathContext:
     return context._replace(factors=detach(context.factors))
-
-
-def _moved_mean(mean: ValueAndGradient, part: ValueAndGradient, share: float) -> ValueAndGradient:
-    """Return the mean with a further part that has this share of all rows."""
-    trees = zip(({"": mean.value}, *mean[1:]), ({"": part.value}, *part[1:]), strict=True)
-    value, by_params, by_hyper = (map_tree(lambda a, b: torch.lerp(a, b, share), *pair) for pair in trees)
-    return ValueAndGradient(value[""], by_params, by_hyper)

@@ -42,6 +42,7 @@ class ValueFunctionGap(Estimator):
     for_path = False
     stationary = True
     first_order = True
+    takes_prox = False
 
     def __post_init__(self) -> None:
         check_number("gamma", self.gamma, POSITIVE)

@@ -1,4 +1,4 @@
-"""The hooks of hyperparameter modules: penalties, factors on the step size, initial parameters.
+"""The hooks of hyperparameter modules: penalties, proximal steps, factors on the step size, initial parameters.
 
 `pactune.problem.hyper` describes the methods that a user's module may define.
 """
@@ -15,7 +15,9 @@ from pactune.checks import shown
 from pactune.errors import PactuneError, SettingError
 from pactune.trees import Params, map_tree
 
-__all__ = ["Hooks", "holders"]
+__all__ = ["Hooks", "StepSizes", "holders"]
+
+StepSizes = Mapping[str, float | Tensor]  # by parameter name; a tensor is broadcastable to the parameter
 
 
 def holders(hyper: nn.Module, hook: str) -> list[Any]:
@@ -31,13 +33,14 @@ class Hooks:
 
     Attributes:
         penalties: the modules that add a penalty to the training risk.
+        proxes: the modules with a proximal step for a penalty that is not smooth, in order.
         rates: the modules that scale the step size.
         initials: the modules that map a draw from P_0 to θ_0, in order.
     """
 
     def __init__(self, hyper: nn.Module) -> None:
-        self.penalties, self.rates, self.initials = (
-            holders(hyper, hook) for hook in ("penalty", "learning_rates", "initial")
+        self.penalties, self.proxes, self.rates, self.initials = (
+            holders(hyper, hook) for hook in ("penalty", "prox", "learning_rates", "initial")
         )
         paths = {module: path for path, module in hyper.named_modules()}
         self._prefixes = [f"{path}." if (path := paths[module]) else "" for module in self.penalties]
@@ -64,10 +67,17 @@ class Hooks:
             value = _call(module, "penalty", params)
             if not isinstance(value, Tensor) or value.ndim:
                 raise SettingError(f"`penalty` of {_kind(module)} must return a scalar tensor, got {shown(value)}")
+        for module in self.proxes:
+            found = _call(module, "prox", params, dict.fromkeys(params, 1.0))
+            _check_tree(module, "prox", found, params, "each parameter that it moves, in its shape", shapes=True)
         for module in self.rates:
-            _check_tree(module, "learning_rates", _call(module, "learning_rates", params), params, whole=False)
+            found = _call(module, "learning_rates", params)
+            _check_tree(
+                module, "learning_rates", found, params, "a factor that fits the shape of each parameter it names"
+            )
         for module in self.initials:
-            _check_tree(module, "initial", _call(module, "initial", params), params, whole=True)
+            found = _call(module, "initial", params)
+            _check_tree(module, "initial", found, params, "every parameter in its shape", shapes=True, whole=True)
 
     def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
         """Return the λ-derivative of ⟨∇penalty(θ), c⟩, by the names of λ; a λ without a penalty is left out."""
@@ -80,6 +90,16 @@ class Hooks:
     def penalty_product(self, params: Params, vector: Params) -> Params:
         """Return ∇²penalty(θ) v."""
         return _total(params, [module.penalty_product(params, vector) for module in self.penalties])
+
+    def prox(self, params: Params, sizes: StepSizes) -> Params:
+        """Return the parameters after the proximal steps, differentiable in all arguments and λ."""
+        for module in self.proxes:
+            params = {**params, **module.prox(params, sizes)}
+        return params
+
+    def envelope_gradient(self, params: Params, sizes: StepSizes) -> Params:
+        """Return the gradient (θ − prox(θ))/η of the Moreau envelopes of the penalties that have a prox."""
+        return _total(params, [_envelope_gradient(module, params, sizes) for module in self.proxes])
 
     def learning_rates(self, params: Params) -> Params:
         """Return the factors on the step size by parameter name; a parameter without a factor is left out."""
@@ -100,9 +120,9 @@ def _kind(module: object) -> str:
     return type(module).__name__
 
 
-def _call(module: Any, hook: str, params: Params) -> object:
+def _call(module: Any, hook: str, *arguments: object) -> object:
     try:
-        return getattr(module, hook)(params)
+        return getattr(module, hook)(*arguments)
     except (PactuneError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the module may be the user's and may do anything
@@ -110,23 +130,24 @@ def _call(module: Any, hook: str, params: Params) -> object:
         raise SettingError(f"`{hook}` of {_kind(module)} fails on the model's parameters: {reason}") from error
 
 
-def _check_tree(module: object, hook: str, found: object, params: Params, *, whole: bool) -> None:
-    """Raise unless a hook returned tensors by parameter name; `whole` asks for all parameters in their shapes."""
-    rule = "every parameter in its shape" if whole else "a factor that fits the shape of each parameter it names"
+def _check_tree(
+    module: object, hook: str, found: object, params: Params, rule: str, *, shapes: bool = False, whole: bool = False
+) -> None:
+    """Raise unless a hook returned tensors by parameter name: in the parameters' shapes, or for the whole model."""
     if not isinstance(found, Mapping):
         raise SettingError(f"`{hook}` of {_kind(module)} must return a dict with {rule}, got {shown(found)}")
     wrong = [name for name in found if name not in params] + [name for name in params if whole and name not in found]
-    wrong += [name for name in params if name in found and not _fits(found[name], params[name], whole=whole)]
+    wrong += [name for name in params if name in found and not _fits(found[name], params[name], shapes=shapes)]
     if wrong:
         names = ", ".join(map(repr, wrong))
         raise SettingError(f"`{hook}` of {_kind(module)} must return {rule}; unknown, missing or misshapen: {names}")
 
 
-def _fits(value: object, like: Tensor, *, whole: bool) -> bool:
+def _fits(value: object, like: Tensor, *, shapes: bool) -> bool:
     if not isinstance(value, Tensor):
         return False
     try:
-        return value.shape == like.shape if whole else value.expand_as(like).shape == like.shape
+        return value.shape == like.shape if shapes else value.expand_as(like).shape == like.shape
     except RuntimeError:
         return False
 
@@ -137,6 +158,13 @@ def _total(params: Params, parts: list[Params]) -> Params:
     for part in parts:
         total |= {name: total[name] + value if name in total else value for name, value in part.items()}
     return {name: total[name] if name in total else torch.zeros_like(p) for name, p in params.items()}
+
+
+def _envelope_gradient(module: Any, params: Params, sizes: StepSizes) -> Params:
+    """Return the closed form if the module has one. The quotient has a rounding error of eps·θ/η."""
+    if hasattr(module, "envelope_gradient"):
+        return module.envelope_gradient(params, sizes)  # type: ignore[no-any-return]
+    return {name: (params[name] - moved) / sizes[name] for name, moved in module.prox(params, sizes).items()}
 
 
 def _penalty_gradient(module: Any, params: Params) -> Params:

@@ -1,6 +1,6 @@
 """Ready-made hyperparameters, each an `nn.Module`, and the hooks that any module of yours may define.
 
-A hyperparameter module may define any of these four methods:
+A hyperparameter module may define any of these five methods:
 
 - `penalty(params) -> Tensor`: a scalar added to the training risk. Three further methods give its derivatives in closed
   form and save time. With `penalty_gradient(params) -> dict`, the θ-gradient, no double backward is needed if the
@@ -8,13 +8,19 @@ A hyperparameter module may define any of these four methods:
   by the module's parameter names, the regularizer's gradient at K = 0 needs no backward at all. With
   `penalty_product(params, vector) -> dict` too, ∇²penalty times a vector, the backward of a step (K ≥ 1) differentiates
   the loss only.
+- `prox(params, step_sizes) -> dict`: the proximal step of a penalty h that is not smooth, argmin h(z) + ‖z − θ‖²/(2η)
+  for the step size η of each parameter: a number, or a tensor that is broadcastable to it. `SGD` and `Adam` call it
+  after their step; it must be differentiable in `params`, `step_sizes` and λ. A missing name stays as it is. With
+  `envelope_gradient(params, step_sizes) -> dict`, (θ − prox(θ))/η in closed form, Δ_t has no rounding error of this
+  quotient.
 - `learning_rates(params) -> dict`: factors on the step size of the inner dynamics, one broadcastable tensor per name.
 - `initial(params) -> dict`: the initial parameters as a function of the hyperparameters; `params` is the draw from P_0.
 - `weigh(losses, index) -> Tensor`: the training risk from per-example losses and the rows they belong to.
 
 A module without hooks acts through the `train_loss` and `valid_loss` of `Problem`, or as a part of the model. To use
 several modules, put them into `nn.ModuleDict({"decay": WeightDecay(model), "rates": LearningRates(model)})`: penalties
-add up, learning-rate factors multiply, initial parameters pass from one module to the next.
+add up, proximal steps follow one another, learning-rate factors multiply, initial parameters pass from one module to
+the next.
 """
 
 from __future__ import annotations
@@ -59,7 +65,7 @@ def _trainable(model: object) -> Params:
 def check_values(hyper: nn.Module, params: Params) -> None:
     """Raise if a ready-made module inside `hyper` was made from a model with other parameters."""
     for module in hyper.modules():
-        if isinstance(module, (_PerParameter, Initialization)):
+        if isinstance(module, (PerParameter, Initialization)):
             module.check_model(params)
 
 
@@ -81,7 +87,7 @@ def _check_values(module: nn.Module, values: Params, params: Params, *, shapes: 
             )
 
 
-class _PerParameter(nn.Module):
+class PerParameter(nn.Module):
     """One value per element, per tensor, or for all of a model's trainable parameters."""
 
     def __init__(self, model: nn.Module, *, per: Granularity, init: float) -> None:
@@ -118,7 +124,7 @@ class _PerParameter(nn.Module):
         return f"per={self.per!r}"
 
 
-class WeightDecay(_PerParameter):
+class WeightDecay(PerParameter):
     """Weight decay, penalty ½ Σ λ θ², with one λ per element, per tensor, or for the whole model.
 
     By default λ has no sign constraint, as in the paper's experiments. Choose `per="element"` to reproduce them,
@@ -183,7 +189,7 @@ class WeightDecay(_PerParameter):
         return f"{super().extra_repr()}{', positive=True' if self.positive else ''}"
 
 
-class LearningRates(_PerParameter):
+class LearningRates(PerParameter):
     """Positive factors exp(λ) on the learning rate of the inner dynamics; all start at 1.
 
     A learning rate enters through the step itself, so its gradient is zero at truncation K = 0: use

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pactune.problem.data import Batch, Source
+from pactune.problem.hooks import StepSizes
 from pactune.trees import Params
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class InnerProblem(ABC):
 
     @property
     @abstractmethod
+    def has_prox(self) -> bool:
+        """True if a penalty that is not smooth acts by a proximal step."""
+
+    @property
+    @abstractmethod
     def has_learning_rates(self) -> bool:
         """True if hyperparameters scale the step size."""
 
@@ -108,6 +114,14 @@ class InnerProblem(ABC):
     @abstractmethod
     def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
         """Return ∇²penalty(θ) v by the modules' closed forms."""
+
+    @abstractmethod
+    def prox(self, params: Params, sizes: StepSizes, hyper: Params) -> Params:
+        """Return θ after the proximal steps of these sizes, differentiable in all arguments."""
+
+    @abstractmethod
+    def envelope_gradient(self, params: Params, sizes: StepSizes, hyper: Params) -> Params:
+        """Return (θ − prox(θ))/η, the gradient of the Moreau envelope of the penalties that have a prox."""
 
     @abstractmethod
     def learning_rates(self, params: Params, hyper: Params) -> Params:

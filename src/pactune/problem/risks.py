@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.problem.data import Batch
-from pactune.problem.hooks import Hooks
+from pactune.problem.hooks import Hooks, StepSizes
 from pactune.problem.hyper import Initialization
 from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.loss_checks import as_risk
@@ -97,6 +97,11 @@ class ModelRisks(InnerProblem):
         return bool(self._hooks.penalties)
 
     @property
+    def has_prox(self) -> bool:
+        """True if a module has a proximal step."""
+        return bool(self._hooks.proxes)
+
+    @property
     def has_learning_rates(self) -> bool:
         """True if hyperparameters scale the step size."""
         return bool(self._hooks.rates)
@@ -148,7 +153,7 @@ class ModelRisks(InnerProblem):
     @cached_property
     def has_penalty_vjp(self) -> bool:
         """True if λ acts through penalties only and every penalty has a `penalty_vjp`."""
-        only = not (self.enters_losses or self.has_learning_rates or self.has_initial)
+        only = not (self.enters_losses or self.has_prox or self.has_learning_rates or self.has_initial)
         return self.has_penalty and only and self._hooks.penalties_have("penalty_vjp")
 
     def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
@@ -159,11 +164,20 @@ class ModelRisks(InnerProblem):
     @cached_property
     def has_closed_steps(self) -> bool:
         """True if a step depends on λ through ∇R_T and through penalties with closed-form derivatives only."""
-        return not self.has_learning_rates and self._hooks.penalties_have("penalty_vjp", "penalty_product")
+        others = self.has_prox or self.has_learning_rates
+        return not others and self._hooks.penalties_have("penalty_vjp", "penalty_product")
 
     def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
         """Return ∇²penalty(θ) v in closed form."""
         return self._with_hyper(hyper, lambda: self._hooks.penalty_product(params, vector))
+
+    def prox(self, params: Params, sizes: StepSizes, hyper: Params) -> Params:
+        """Return θ after the proximal steps of these sizes, differentiable in all arguments."""
+        return self._with_hyper(hyper, lambda: self._hooks.prox(params, sizes))
+
+    def envelope_gradient(self, params: Params, sizes: StepSizes, hyper: Params) -> Params:
+        """Return (θ − prox(θ))/η, the gradient of the Moreau envelope of the penalties that have a prox."""
+        return self._with_hyper(hyper, lambda: self._hooks.envelope_gradient(params, sizes))
 
     def learning_rates(self, params: Params, hyper: Params) -> Params:
         """Return the factors on the step size by parameter name; a parameter without a factor is left out."""

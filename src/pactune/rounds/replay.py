@@ -51,6 +51,7 @@ def hook_functions(problem: Problem, params: Params, hyper: Params) -> dict[str,
     """Return the functions of θ and λ that a step calls in addition to the risks."""
     known: dict[str, tuple[bool, Callable[[], Params]]] = {
         "penalty": (problem.has_penalty, lambda: problem.penalty_gradient(params, hyper)),
+        "prox": (problem.has_prox, lambda: problem.prox(params, dict.fromkeys(params, 1.0), hyper)),
         "learning_rates": (problem.has_learning_rates, lambda: problem.learning_rates(params, hyper)),
         "initial": (problem.has_initial, lambda: problem.initial(params, hyper)),
     }

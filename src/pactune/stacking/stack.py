@@ -123,13 +123,15 @@ class Stack:
 
 
 def _risks(problem: InnerProblem, state: InnerState, hyper: Params, data: StepData) -> Tensor:
-    """Return both risks, and the squared norm of the penalty's gradient if there is a penalty."""
+    """Return both risks, and the squared norms of the penalty's gradient and of θ after a proximal step, if any."""
     parts = [
         risk(state.params, hyper, clone(state.buffers), batch)
         for risk, batch in ((problem.train_risk, data.train), (problem.valid_risk, data.valid))
     ]
-    if problem.has_penalty:
-        squares = [value.square() for value in problem.penalty_gradient(state.params, hyper).values()]
+    trees = [problem.penalty_gradient(state.params, hyper)] if problem.has_penalty else []
+    trees += [problem.prox(state.params, dict.fromkeys(state.params, 1.0), hyper)] if problem.has_prox else []
+    for tree in trees:
+        squares = [value.square() for value in tree.values()]
         axes = [tuple(range(len(problem.runs), value.ndim)) for value in squares]
         parts.append(torch.stack([v.sum(axis) if axis else v for v, axis in zip(squares, axes, strict=True)]).sum(0))
     return torch.stack(parts)

@@ -17,6 +17,7 @@ from pactune.problem import Problem
 from pactune.problem.data import Batch, Source
 from pactune.problem.data.joined import BatchJoiner
 from pactune.problem.evaluation import Evaluation
+from pactune.problem.hooks import StepSizes
 from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.modules import evaluating
 from pactune.stacking.requests import EvaluationRequest
@@ -83,6 +84,11 @@ class StackedProblem(InnerProblem):
         return self._first.has_penalty
 
     @property
+    def has_prox(self) -> bool:
+        """As the first problem."""
+        return self._first.has_prox
+
+    @property
     def has_learning_rates(self) -> bool:
         """As the first problem."""
         return self._first.has_learning_rates
@@ -133,6 +139,16 @@ class StackedProblem(InnerProblem):
     def penalty_product(self, params: Params, hyper: Params, vector: Params) -> Params:
         """Return ∇²penalty · v of every run."""
         found: Params = torch.vmap(self._first.penalty_product)(params, hyper, vector)
+        return found
+
+    def prox(self, params: Params, sizes: StepSizes, hyper: Params) -> Params:
+        """Return every run's θ after its proximal steps."""
+        found: Params = torch.vmap(self._first.prox, in_dims=(0, _axes(sizes), 0))(params, sizes, hyper)
+        return found
+
+    def envelope_gradient(self, params: Params, sizes: StepSizes, hyper: Params) -> Params:
+        """Return the gradient of every run's Moreau envelope."""
+        found: Params = torch.vmap(self._first.envelope_gradient, in_dims=(0, _axes(sizes), 0))(params, sizes, hyper)
         return found
 
     def learning_rates(self, params: Params, hyper: Params) -> Params:
@@ -208,6 +224,11 @@ class StackedModels:
         mapped = torch.vmap(one, in_dims=axes)
         found: Params = mapped(self.params, self._hyper, self._buffers, batch.data, batch.numbers)
         return found
+
+
+def _axes(sizes: StepSizes) -> dict[str, int | None]:
+    """Return the axis of the runs in every step size. A single number is that of all runs."""
+    return {name: 0 if isinstance(size, Tensor) and size.ndim else None for name, size in sizes.items()}
 
 
 def _widened(factor: Tensor, like: Tensor) -> Tensor:

@@ -175,6 +175,13 @@ class TunerSettings:
                 f"`path_hypergradient={self.path_estimator}` is not known at every step, which online=True needs; "
                 "use Truncated or ForwardMode"
             )
+        if self.problem.has_prox and not self.inner.applies_prox:
+            raise SettingError(f"a penalty with a `prox` needs SGD or Adam as `inner`, got {type(self.inner).__name__}")
+        if self.problem.has_prox and not self.risk_estimator.takes_prox:
+            raise SettingError(
+                f"`hypergradient={self.risk_estimator}` needs a smooth training risk, and a penalty has a `prox`; "
+                "use Truncated, Windowed, ForwardMode or Implicit"
+            )
         if not self.inner.differentiable and self.problem.has_learning_rates:
             raise SettingError("learning rates as hyperparameters need SGD, Adam or Langevin as `inner`")
 
