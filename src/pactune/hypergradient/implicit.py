@@ -145,7 +145,7 @@ class _ImplicitChainEstimator(ChainEstimator):
     def _system(self, hessian: Operator, b: Params) -> LinearSystem:
         assert self._last is not None
         inputs, eta = self._context.inputs, self._trajectory.dynamics.learning_rate(self._last.state.step)
-        generator = torch.Generator().manual_seed(0) if inputs is None else inputs.generator("solver")
+        generator = torch.Generator("cpu").manual_seed(0) if inputs is None else inputs.generator("solver")
         start = inputs.memory if inputs is not None and self._settings.warm_start else {}
         return LinearSystem(hessian, b, eta, generator, start or None)
 
