@@ -9,7 +9,7 @@ from torch import Tensor
 from pactune.gradient_check.anchored import RecordedChain
 from pactune.hypergradient.base import ChainContext
 from pactune.hypergradient.records import StepRecord
-from pactune.hypergradient.value_gap import ValueFunctionGap, valid_key
+from pactune.hypergradient.value_gap import ValueFunctionGap, valid_risk_at
 from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
 from pactune.trees import Params
@@ -28,7 +28,7 @@ def gap_function(plan: RoundPlan, path: RecordedChain) -> Callable[[Params], Ten
 
     def value(at: Params) -> Tensor:
         with forked_rng(device):
-            valid = trajectory.final_risk(upper, at, key=valid_key(last), derivatives=False).value
+            valid = valid_risk_at(trajectory, upper, at, last).value
             there, here = (risk.at(at).value_and_gradient(state).value for state in (upper, lower))
             return valid + gamma * (there - here)
 

@@ -158,7 +158,7 @@ class _ImplicitChainEstimator(ChainEstimator):
     def _system(self, support: StationarySystem, hessian: Operator, b: Params) -> LinearSystem:
         """Return the system on the support. A start may come from another support, so it is restricted too."""
         inputs = self._context.inputs
-        generator = torch.Generator().manual_seed(0) if inputs is None else inputs.generator("solver")
+        generator = torch.Generator("cpu").manual_seed(0) if inputs is None else inputs.generator("solver")
         start = inputs.memory if inputs is not None and self._settings.warm_start else {}
         guess = support.restrict(start) if start else None
         return LinearSystem(support.operator(hessian), support.restrict(b), self._learning_rate, generator, guess)

@@ -12,7 +12,7 @@ from pactune.hypergradient.train_risk import Batches, MeanTrainRisk, check_batch
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, axpy, scale, sub
 
-__all__ = ["GapIterates", "ValueFunctionGap"]
+__all__ = ["GapIterates", "ValueFunctionGap", "valid_risk_at"]
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class ValueFunctionGap(Estimator):
         """Return θ_γ and φ of a round that ends at `state`, and the training risk on which they are found."""
         risk = mean_train_risk(trajectory, context, last.data, self.batches)
         alpha = self.alpha if self.alpha is not None else trajectory.dynamics.learning_rate(last.state.step)
-        key, inputs = valid_key(last), context.inputs
+        inputs = context.inputs
         lower = upper = state.params
         if self.warm_start and inputs is not None and inputs.memory:
             upper = axpy(1 / self.gamma, inputs.memory, upper)
         for _ in range(self.steps):
             by_train = risk.value_and_gradient(state._replace(params=upper)).by_params
-            valid = trajectory.final_risk(state._replace(params=upper), context.hyper, key=key)
+            valid = valid_risk_at(trajectory, state._replace(params=upper), context.hyper, last)
             upper = axpy(-alpha, axpy(1 / self.gamma, valid.by_params, by_train), upper)
             lower = axpy(-alpha, risk.value_and_gradient(state._replace(params=lower)).by_params, lower)
         return GapIterates(state._replace(params=upper), state._replace(params=lower), risk)
@@ -132,13 +132,13 @@ class _GapChainEstimator(ChainEstimator):
         gamma = self._settings.gamma
         upper, lower, risk = self._settings.iterates(self._trajectory, self._context, self._last, state)
         there, here = risk.value_and_gradient(upper), risk.value_and_gradient(lower)
-        valid = self._trajectory.final_risk(upper, self._context.hyper, key=valid_key(self._last))
+        valid = valid_risk_at(self._trajectory, upper, self._context.hyper, self._last)
         self._notes = {"value_gap": there.value - here.value}
         if self._settings.warm_start:
             self._memory = scale(gamma, sub(upper.params, lower.params))
         return add(valid.by_hyper, scale(gamma, sub(there.by_hyper, here.by_hyper)))
 
 
-def valid_key(last: StepRecord) -> int | None:
-    """Return the seed of the validation forward at the last step."""
-    return last.data.keys[1] if last.data.keys else None
+def valid_risk_at(trajectory: Trajectory, state: InnerState, hyper: Params, last: StepRecord) -> ValueAndGradient:
+    """Return R_V with its direct derivatives, with the random numbers of the risk at θ_T."""
+    return trajectory.final_risk(state, hyper, key=last.data.keys[1] if last.data.keys else None)
