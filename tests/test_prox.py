@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
@@ -243,3 +243,47 @@ def test_a_parameter_without_value_is_not_penalised() -> None:
 def test_the_strength_must_be_positive(init: float) -> None:
     with pytest.raises(pt.SettingError, match="`init`"):
         pt.L1(nn.Linear(2, 1), init=init)
+
+
+def adam_tuner(zeta: float, init: float, engine: str = "auto") -> pt.Tuner:
+    model = linear(DATA)
+    nn.init.constant_(model.weight, 0.5)
+    hyper = pt.L1(model, per="element", init=init)
+    settings: dict[str, Any] = {"objective": pt.PACBayes(zeta), "path_hypergradient": pt.Truncated(0)}
+    inner = pt.Adam(0.05, eps=1e-3)
+    return tuner("", 25, pt.Truncated(3), inner, hyper=hyper, model=model, engine=engine, seed=1, **settings)
+
+
+def strengths_after(own: pt.Tuner, **settings: Any) -> Tensor:
+    own.fit(3, progress=False, **settings)
+    return own.problem.hyper.values["weight"].detach().clone()
+
+
+def test_every_engine_and_a_grid_have_the_same_steps() -> None:
+    eager, traced = (strengths_after(adam_tuner(0.05, 0.1, engine)) for engine in ("eager", "traced"))
+    assert torch.equal(eager, traced)
+    assert not torch.allclose(eager, torch.full_like(eager, float(np.log(0.1))), atol=1e-3)
+    assert bool((adam_tuner(0.05, 0.1).fit(1, progress=False).model.weight == 0).any())
+    cells = {"zeta": [0.05], "init": [0.1, 0.2]}
+    grid = pt.fit_grid(lambda **cell: adam_tuner(**cell, engine="traced"), cells, outer_steps=3, progress=False)
+    alone = [adam_tuner(0.05, init).fit(3, progress=False).history["objective"] for init in cells["init"]]
+    for init, wanted in zip(cells["init"], alone, strict=True):
+        found = grid.history[grid.history["init"] == init]["objective"]
+        np.testing.assert_allclose(found.to_numpy(), wanted.to_numpy(), rtol=1e-9)
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    whole = adam_tuner(0.05, 0.1).fit(4, progress=False).history["objective"]
+    adam_tuner(0.05, 0.1).fit(2, run_dir=tmp_path / "run", progress=False)
+    rest = adam_tuner(0.05, 0.1).fit(4, run_dir=tmp_path / "run", resume=True, progress=False).history["objective"]
+    assert rest.tolist() == whole.tolist()
+
+
+def test_two_l1_penalties_add_up() -> None:
+    model = nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    parts = {"a": pt.L1(model, per="global", init=0.1), "b": pt.L1(model, per="tensor", init=0.3)}
+    rows = {"train": (torch.zeros(2, 3).double(), torch.zeros(2, 1).double())}
+    problem = pt.Problem(model, nn.ModuleDict(parts), **rows, valid=rows["train"], loss=F.mse_loss)
+    start = {"weight": torch.tensor([[1.0, -0.35, -2.0]], dtype=torch.float64)}
+    found = problem.prox(start, {"weight": 1.0}, problem.hyperparameters())["weight"]
+    torch.testing.assert_close(found.detach(), torch.tensor([[0.6, 0.0, -1.6]], dtype=torch.float64))
