@@ -8,6 +8,7 @@ differences of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import torch
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem.data import Batch
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
@@ -41,12 +43,13 @@ class Exact(Estimator):
 
 
 class RecordedChain(NamedTuple):
-    """All states of one chain in a round under the present λ, `hyper`."""
+    """All states of one chain in a round under the present λ, `hyper`, and the rows for the risk at θ_T."""
 
     drawn: Params | None
     states: list[InnerState]
     step_data: list[StepData]
     hyper: Params
+    risk_batches: Iterable[Batch]
 
 
 def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[RecordedChain]:
@@ -54,13 +57,14 @@ def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[R
     starts, drawn = chains.starts(hyper)
     first = chains.rounds * plan.inner_steps
     step_data = [chains.inputs.step_data(first + t, chains.chains) for t in range(plan.inner_steps)]
+    risk_batches = chains.inputs.risk_batches(plan.trajectory.risk_sample, chains.rounds)
     paths = []
     for chain, start in enumerate(starts):
         own = [data[chain] for data in step_data]
         states = [start]
         for data in own:
             states.append(_advance(plan.trajectory, states[-1], hyper, data))
-        paths.append(RecordedChain(drawn[chain] if drawn is not None else None, states, own, hyper))
+        paths.append(RecordedChain(drawn[chain] if drawn is not None else None, states, own, hyper, risk_batches))
     return paths
 
 
@@ -96,7 +100,7 @@ def _risk(plan: RoundPlan, path: RecordedChain, hyper: Params) -> torch.Tensor:
     state = _rerun(plan, path, plan.risk_estimator, plan.inner_steps, hyper)
     key = path.step_data[-1].keys
     with forked_rng(plan.trajectory.problem.device):
-        return plan.trajectory.final_risk(state, hyper, key=key[1] if key else None).value
+        return plan.trajectory.final_risk(state, hyper, path.risk_batches, key=key[1] if key else None).value
 
 
 def _sum(plan: RoundPlan, path: RecordedChain, hyper: Params) -> torch.Tensor:

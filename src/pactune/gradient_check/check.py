@@ -163,7 +163,8 @@ class _RecordedPart(NamedTuple):
         drawn = [path.drawn for path in self.paths if path.drawn is not None]
         starts = [path.states[0] for path in self.paths]
         step_data = [[path.step_data[t] for path in self.paths] for t in range(self.plan.inner_steps)]
-        return run_round(RoundRequest(self.plan, starts, self.hyper, lambda t: step_data[t], drawn or None))
+        batches = self.paths[0].risk_batches
+        return run_round(RoundRequest(self.plan, starts, self.hyper, lambda t: step_data[t], batches, drawn or None))
 
     def regularizer(self) -> Callable[[Params], Tensor]:
         """Return √Y as a function of λ, to first order; it is 0 without a path term."""

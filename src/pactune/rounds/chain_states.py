@@ -62,7 +62,8 @@ class ChainStates:
         def step_data_at(t: int) -> list[StepData]:
             return self.inputs.step_data(first + t, self.chains, mine)
 
-        return RoundRequest(plan, states, hyper, step_data_at, drawn, on_step, phase, first)
+        risk_batches = self.inputs.risk_batches(plan.trajectory.risk_sample, self.rounds)
+        return RoundRequest(plan, states, hyper, step_data_at, risk_batches, drawn, on_step, phase, first)
 
     def after(self, outcome: RoundOutcome) -> ChainStates:
         """Return the chains at the end of a round; these chains stay at its start until `follow`."""

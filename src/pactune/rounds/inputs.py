@@ -12,6 +12,7 @@ from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.records import InnerState, StepData
 from pactune.problem import Problem
+from pactune.problem.data import Batch, Source
 from pactune.rounds.replay import check_replay
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone
@@ -56,6 +57,10 @@ class RunInputs:
         valid = self.problem.valid.batch(step, self.streams, "valid", self.reader)
         numbers = range(chains) if mine is None else mine
         return [StepData(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in numbers]
+
+    def risk_batches(self, sample: Source, round_index: int) -> Iterable[Batch]:
+        """Return the rows of a sample on which a round computes the risk at θ_T. All chains get the same rows."""
+        return sample.risk_batches(round_index, self.streams, self.reader)
 
     def draw(self, round_index: int, chain: int) -> Params:
         """Return θ_0 ~ P_0; the model's parameters if hyperparameters give θ_0 without a draw."""
