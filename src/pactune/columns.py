@@ -18,6 +18,7 @@ __all__ = [
     "RISK",
     "TUNED_COLUMNS",
     "Row",
+    "column_names",
     "column_title",
     "judged_column",
     "metric_names",
@@ -34,6 +35,16 @@ CLOCK_COLUMNS = ("time", "seconds")  # they differ from run to run
 _DATA_SETS = {"train": "training", "valid": "validation", "test": "test"}
 PREFIXES = tuple(f"{name}_" for name in _DATA_SETS)  # of the risk and the metrics of each data set
 RISK = "risk"  # behind a prefix; no metric may have this name
+
+
+def column_names(rows: Iterable[Row]) -> list[str]:
+    """Return the names of all columns in the order of the fullest row, since some outer steps are not evaluated.
+
+    >>> column_names([{"outer_step": 1, "seconds": 0.1}, {"outer_step": 2, "valid_risk": 0.5, "seconds": 0.2}])
+    ['outer_step', 'valid_risk', 'seconds']
+    """
+    kinds = dict.fromkeys(tuple(row) for row in rows)
+    return list(dict.fromkeys(name for names in sorted(kinds, key=len, reverse=True) for name in names))
 
 
 def metric_names(columns: Iterable[str]) -> list[str]:

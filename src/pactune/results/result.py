@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from pactune.columns import Row
+from pactune.columns import Row, column_names
 from pactune.errors import DivergenceError
 from pactune.problem.provenance import Provenance
 from pactune.results.summary import summarize
@@ -167,4 +167,4 @@ class Result:
 def _frame(rows: list[Row]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(rows)
+    return pd.DataFrame(list(rows), columns=column_names(rows))

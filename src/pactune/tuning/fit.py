@@ -126,14 +126,16 @@ class Fit:
         try:
             found = yield from run.round(self._plan, self._relative)
             row = _round_columns(found)
-            plain = yield from self._plain.step(found.chains)
+            step, last = found.chains.rounds, self._is_last(found)
+            plain = yield from self._plain.step(found.chains, last=last)
             run.publish(found.chains)
-            hyper = run.problem.hyperparameters()
-            measured = (yield from evaluations(found.chains, hyper, self._test)) if self.settings.evaluate else {}
+            measured: Row = {}
+            if self.settings.evaluates(step, last=last):
+                measured = yield from evaluations(found.chains, run.problem.hyperparameters(), self._test)
         except BaseException:
             run.undo(start)
             raise
-        row = {"outer_step": found.chains.rounds, **measured, **row, "seconds": time.perf_counter() - begun}
+        row = {"outer_step": step, **measured, **row, "seconds": time.perf_counter() - begun}
         row = run.ranks.numbers_from_leader(row)
         run.accept(found, pending=True)
         self._plain.accept(plain)
@@ -142,6 +144,10 @@ class Fit:
         self._warn_once(found)
         self._keep(clone(run.problem.hyperparameters()) if run.settings.online else start.hyper)
         return row
+
+    def _is_last(self, found: FinishedRound) -> bool:
+        """True if no outer step follows: all are made, or the run converged."""
+        return len(self._rows) + 1 >= self.settings.outer_steps or found.value.length < self.settings.tolerance
 
     def _warn_once(self, found: FinishedRound) -> None:
         if not self._warned and (concern := found.concern):

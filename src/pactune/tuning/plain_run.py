@@ -74,8 +74,13 @@ class PlainRun:
         self.rows: list[Row] = []
         self.kept: KeptStep | None = None
 
-    def step(self, tuned: RunStates) -> RequestGenerator[PlainStep | None]:
-        """Run one more outer step; return None after the last. The first round of an offline run serves both runs."""
+    def step(self, tuned: RunStates, *, last: bool) -> RequestGenerator[PlainStep | None]:
+        """Run one more outer step; return None after the last. The first round of an offline run serves both runs.
+
+        Args:
+            tuned: the chains of the tuned run after the same outer step.
+            last: True if this is the last outer step of the tuned run.
+        """
         run, problem = self._run, self._run.problem
         if len(self.rows) >= self._steps or diverged_at(self.rows[-1:]) is not None:
             return None
@@ -88,9 +93,9 @@ class PlainRun:
         row: Row = {"outer_step": arrived.rounds}
         try:
             run.publish(arrived)
-            evaluated = self._settings.evaluate
-            measured = (yield from evaluations(arrived, run.start_hyper, self._test)) if evaluated else {}
-            row |= run.ranks.numbers_from_leader(measured)
+            if self._settings.evaluates(arrived.rounds, last=last or len(self.rows) + 1 >= self._steps):
+                measured = yield from evaluations(arrived, run.start_hyper, self._test)
+                row |= run.ranks.numbers_from_leader(measured)
             self._listeners.plain_step(row)
         finally:
             problem.load_hyper(present)
