@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pactune.columns import DIVERGENCE_COLUMNS, RISK, Row, column_title, judged_column
@@ -46,6 +47,8 @@ def judge_run(result: Result, *, higher_is_better: bool = True) -> Verdict:
         return Verdict(None, f"nothing to compare with: plain training diverged in outer step {step}")
     kept, plain = result.kept, result.plain_rows[-1]
     column = judged_column(kept)
+    if not kept:
+        return Verdict(None, f"nothing to compare with: the journal has lost the row of outer step {result.kept_step}")
     if column is None or column not in plain:
         tested = any(judged_column(row) is not None for row in (result.rows[-1], plain))
         return _by_objective(kept, result.rows[0], evaluated=not tested)
@@ -53,7 +56,7 @@ def judge_run(result: Result, *, higher_is_better: bool = True) -> Verdict:
     return _by_test(column_title(column), kept[column], plain[column], sign)
 
 
-def diverged_at(rows: list[Row]) -> int | None:
+def diverged_at(rows: Iterable[Row]) -> int | None:
     """Return the first outer step whose parameters or training risk are not finite; None if all are."""
     for row in rows:
         if not all(math.isfinite(row.get(name, 0.0)) for name in DIVERGENCE_COLUMNS):

@@ -54,7 +54,7 @@ class GridResult:
         """The same for plain training, with λ fixed at its start."""
         return self._frame([result.plain_rows for result in self.results])
 
-    def _frame(self, tables: list[list[Row]]) -> pd.DataFrame:
+    def _frame(self, tables: Sequence[Sequence[Row]]) -> pd.DataFrame:
         import pandas as pd
 
         pairs = zip(self.cells, tables, strict=True)

@@ -289,7 +289,7 @@ class _StartOfRuns:
             saved = recorder.load(run.problem.device)
             if saved is None:
                 start = cls.of(run)
-                recorder.save(lambda: {"rows": [], "plain_rows": [], "start": vars(start)})
+                recorder.save(0, lambda: {"start": vars(start)}, {})
                 recorder.end(status="completed")
                 return start
         start = cls(**saved["start"])
