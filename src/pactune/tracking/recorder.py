@@ -38,8 +38,10 @@ __all__ = ["CheckpointSchedule", "FolderRecorder", "Recorder", "resume_together"
 State = dict[str, Any]
 Histories = Mapping[str, Sequence[Row]]  # by the names in `KINDS`
 KINDS = {"rows": "row", "plain_rows": "plain row"}  # names of histories, and the journal's kinds of their lines
-SLOW = 1.0  # seconds; a checkpoint that takes longer is not written after every outer step
-PAUSE = 60.0  # pause after a slow checkpoint, as a multiple of its duration: ten large runs side by side wait a sixth
+FREE = 1.0  # seconds of writing after which a run writes no longer after every outer step
+PAUSE = (
+    60.0  # then the pause after a checkpoint, as a multiple of its duration: ten large runs side by side wait a sixth
+)
 MOST_PAUSE = 600.0  # the longest pause in seconds, and so the most work that a kill loses
 
 logger = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class CheckpointSchedule:
     """
 
     def __init__(self) -> None:
-        self._step, self._due, self._spent, self._wanted = -1, 0.0, 0.0, True
+        self._step, self._due, self._spent, self._total, self._wanted = -1, 0.0, 0.0, 0.0, True
 
     def is_due(self, step: int) -> bool:
         """Return True if checkpoints of this outer step are to be written; the same answer for all runs."""
@@ -113,17 +115,18 @@ class CheckpointSchedule:
         """Measure the time to write a checkpoint. The next pause depends on the sum over all runs."""
         begun = time.monotonic()
         yield
-        self._spent += time.monotonic() - begun
-        self._due = time.monotonic() + _pause(self._spent)
+        now = time.monotonic()
+        self._spent, self._total = self._spent + now - begun, self._total + now - begun
+        self._due = now + _pause(self._spent, self._total)
 
 
-def _pause(seconds: float) -> float:
-    """Return the seconds until the next checkpoint, given the seconds that the last one took.
+def _pause(seconds: float, total: float) -> float:
+    """Return the seconds until the next checkpoint, given those that the last one and that all of them took.
 
-    >>> _pause(0.02), _pause(2.0), _pause(30.0)
-    (0.0, 120.0, 600.0)
+    >>> _pause(0.02, 0.1), _pause(0.02, 5.0), _pause(2.0, 2.0), _pause(30.0, 30.0)
+    (0.0, 1.2, 120.0, 600.0)
     """
-    return 0.0 if seconds < SLOW else min(PAUSE * seconds, MOST_PAUSE)
+    return 0.0 if total < FREE else min(PAUSE * seconds, MOST_PAUSE)
 
 
 def resume_together(recorders: Sequence[Recorder]) -> None:
@@ -220,17 +223,19 @@ class FolderRecorder(Recorder):
         return {**saved["state"], **rows}
 
     def save(self, step: int, state: Callable[[], State], histories: Histories, *, last: bool = False) -> None:
-        """Write the new rows, then a checkpoint if one is due.
+        """Write the new rows, then a checkpoint if one is due, whose rows are on the disk before it.
 
         The journal may be ahead of the last checkpoint. A resumed run repeats those steps and finds their rows written.
         """
         assert self._journal is not None
         fresh = [row for name, log in self._logs.items() for row in log.advance(histories.get(name, ()))]
-        if fresh:
+        due = last or self._schedule.is_due(step)
+        if not due:
+            self._journal.extend(fresh, sync=False)
+            return
+        with self._schedule.timed():
             self._journal.extend(fresh)
-        if last or self._schedule.is_due(step):
-            with self._schedule.timed():
-                save_checkpoint(self.folder, step, self._document(step, state()))
+            save_checkpoint(self.folder, step, self._document(step, state()))
 
     def end(self, **fields: Any) -> None:
         """Write how the run ended."""
