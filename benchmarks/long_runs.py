@@ -2,8 +2,8 @@
 
     python benchmarks/long_runs.py [--outer-steps 100000] [--repeats 9] [--only steps] [--only rows] …
 
-- `steps`: one run with a run folder and both histories. The CPU time per outer step and the resident memory are those
-  of the last thousand outer steps before each mark.
+- `steps`: one run with a run folder, by the eager engine. The CPU time per outer step is that of the last thousand
+  outer steps before each mark, and the resident memory that at the mark.
 - `rows`: T = 1 on 90,000 validation rows, with mini-batches of them and without.
 - `evaluation`: `fit(evaluate_every=n)` on the same rows.
 - `hypergradient`: a call of `tuner.hypergradient()` on a small problem, as a ratio to the same gradient by hand.
@@ -85,16 +85,17 @@ def _resident() -> float:
 def steps(outer_steps: int) -> dict[str, Any]:
     """Return the cost of an outer step and the memory along one run, and the time to read it back."""
     marks = Marks(tuple(mark for mark in MARKS if mark <= outer_steps))
+    options: dict[str, Any] = {"keep": "best-objective", "plain_steps": 0, "progress": False}
     with tempfile.TemporaryDirectory() as folder:
         begun = time.process_time()
-        make_tuner(1000, valid_batch_size=BATCH).fit(
-            outer_steps, run_dir=folder, evaluate_every=1000, keep="best-objective", callbacks=[marks], progress=False
+        make_tuner(1000, engine="eager", valid_batch_size=BATCH).fit(
+            outer_steps, run_dir=folder, **options, evaluate_every=1000, callbacks=[marks]
         )
         total = time.process_time() - begun
         sizes = [path.stat().st_size for path in Path(folder).glob("*.safetensors")]
         begun = time.process_time()
-        make_tuner(1000, valid_batch_size=BATCH).fit(
-            outer_steps, run_dir=folder, resume=True, keep="best-objective", progress=False
+        make_tuner(1000, engine="eager", valid_batch_size=BATCH).fit(
+            outer_steps, run_dir=folder, **options, resume=True
         )
         resumed = time.process_time() - begun
     first, *_, last = marks.found.values()
