@@ -25,7 +25,7 @@ def final(result: pt.Result) -> Final:
     states = [*result.model.state_dict().items(), *result.hyper.state_dict().items()]
     sums = {name: value.double().sum().item() for name, value in states}
     kept = {"status": result.status, "kept_step": result.kept_step, "verdict": result.verdict, "sums": sums}
-    return {"rows": result.rows, "plain_rows": result.plain_rows, "result": kept}
+    return {"rows": list(result.rows), "plain_rows": list(result.plain_rows), "result": kept}
 
 
 def run_loader(folder: Path, steps: int) -> Final:

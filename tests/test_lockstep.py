@@ -45,7 +45,7 @@ NOTHING = cast(Any, None)
 
 def request(*, tuned: bool = True) -> RoundRequest:
     plan = RoundPlan(NOTHING, 1, 0.0, NOTHING, NOTHING, derivatives=tuned)
-    return RoundRequest(plan, [], {}, lambda _: [])
+    return RoundRequest(plan, [], {}, lambda _: [], [])
 
 
 def run(*, plain: bool, seen: list[Any], rounds: int = 2) -> Iterator[Any]:

@@ -62,7 +62,13 @@ def test_equals_the_tuner_on_the_same_trajectory(noisy: bool, stored: bool, way:
     problem, inputs = tuner.problem, tuner.outer_run.inputs
     start = inputs.begin(clone(problem.parameters()), problem.buffers())
     theirs = run_round(
-        RoundRequest(tuner.outer_run.plan(0.1), [start], problem.hyperparameters(), lambda t: inputs.step_data(t, 1))
+        RoundRequest(
+            tuner.outer_run.plan(0.1),
+            [start],
+            problem.hyperparameters(),
+            lambda t: inputs.step_data(t, 1),
+            inputs.risk_batches(problem.valid, 0),
+        )
     )
 
     # A loop that somebody else owns, with an optimizer of torch, meets the same batches and the same dropout.

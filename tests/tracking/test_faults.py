@@ -77,17 +77,52 @@ def test_torn_last_line_is_dropped(folder: Path, start: Any, reference: Any, cap
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
-def test_journal_that_is_damaged_or_gone_is_healed_from_the_checkpoint(
-    folder: Path, start: Any, reference: Any
-) -> None:
+def test_a_journal_that_lost_rows_costs_these_rows_only(folder: Path, start: Any, make: Any) -> None:
+    """The journal alone holds the rows. The run itself goes on from its checkpoint, with the same numbers."""
+    wanted = make(inner=pt.Adam(lr=0.05), batch_size=5).fit(5, progress=False)
     journal = folder / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:1], b"\x00\xff{" + lines[1][3:], *lines[2:]]))
-    assert values(start()) == reference
-    assert sorted(line["outer_step"] for line in read_journal(folder) if line["kind"] == "row") == [1, 2, 3, 4]
+    with pytest.warns(UserWarning, match=r"journal.jsonl was damaged; 1 rows are lost"):
+        result = start(4)
+    assert steps_of(result) == ([2, 3, 4], [1, 2, 3, 4])
+    assert [row["objective"] for row in result.rows] == [row["objective"] for row in wanted.rows[1:4]]
+    assert steps_of(start(4)) == ([2, 3, 4], [1, 2, 3, 4])  # nothing more is lost
     journal.unlink()
+    with pytest.warns(UserWarning, match="its first line written again; 7 rows are lost"):
+        result = start(5)
+    assert steps_of(result) == ([5], [5])
+    assert values(result) == [
+        [v for k, v in row.items() if k != "seconds"] for row in (wanted.rows[-1], wanted.plain_rows[-1])
+    ]
+    for name, value in result.model.state_dict().items():
+        assert torch.equal(value, wanted.model.state_dict()[name])
+
+
+def steps_of(result: pt.Result) -> tuple[list[int], list[int]]:
+    rows, plain_rows = ([row["outer_step"] for row in rows] for rows in (result.rows, result.plain_rows))
+    return rows, plain_rows
+
+
+def test_a_finished_run_whose_rows_are_lost_is_not_run_again(folder: Path, start: Any) -> None:
+    wanted = start(3)
+    (folder / "journal.jsonl").unlink()
+    with pytest.warns(UserWarning, match="6 rows are lost"):
+        result = start(3)
+    assert (result.status, result.kept_step, len(result.rows)) == ("completed", 3, 0)
+    assert result.verdict == "nothing to compare with plain training"
+    assert wanted.kept_step == 3
+    assert result.summary()
+
+
+def test_a_journal_that_lost_its_end_falls_back_to_the_checkpoint_before(
+    folder: Path, start: Any, reference: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = folder / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:5]))  # the start and two outer steps
     assert values(start()) == reference
-    assert [line["outer_step"] for line in read_journal(folder) if line["kind"] == "row"] == [1, 2, 3, 4]
+    assert "the journal lacks rows before it; trying the one before" in caplog.text
 
 
 def damage_positions(size: int) -> list[int]:
@@ -172,7 +207,7 @@ def test_folder_of_another_version(
 
 def test_folder_of_another_format(folder: Path, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pactune.tracking.checkpoint.FORMAT", 7)
-    with pytest.raises(pt.RunFolderError, match="of checkpoint format 3 and this version reads 7"):
+    with pytest.raises(pt.RunFolderError, match="of checkpoint format 4 and this version reads 7"):
         start()
 
 

@@ -168,7 +168,7 @@ def test_slow_checkpoints_are_rare_and_steps_are_made_again(
     fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where each is slow, only the first and the last are written; the rows of steps made again are written once."""
-    monkeypatch.setattr(recorder, "SLOW", 0.0)
+    monkeypatch.setattr(recorder, "FREE", 0.0)
     monkeypatch.setattr(recorder, "PAUSE", 1e6)
     case = CASES["adam, mini-batches"]
     killed(fit, case, tmp_path, 4)

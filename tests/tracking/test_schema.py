@@ -114,30 +114,35 @@ def test_any_field_of_a_checkpoint_may_be_anything(whole: Path, data: st.DataObj
     """The schema takes a state, or says what is wrong with it."""
     found = document(whole)
     settings_of_run = copy.deepcopy(found["settings"])
-    path = data.draw(st.sampled_from(list(places(found["state"]))))
+    path = data.draw(st.sampled_from([way for way in places(found) if way[0] in ("state", "step", "histories")]))
     wrong = data.draw(st.one_of(WRONG, st.just(places)))
-    state = changed(found["state"], path, lambda _: wrong)
+    document_of_run = changed(found, path, lambda _: wrong)
     with contextlib.suppress(SchemaError):
-        check_state(state, settings_of_run)
+        check_document(document_of_run, "checkpoint")
+        check_state(document_of_run, settings_of_run)
 
 
 def essential() -> list[tuple[tuple[Any, ...], Any]]:
     """Changes of fields that would end in raw errors or run on with other numbers."""
     zeros = torch.zeros
     return [
-        (("state", "rows"), {}),
-        (("state", "rows", 0, "outer_step"), 7),
-        (("state", "rows", 0, "outer_step"), -1),
-        (("state", "rows", 0, "outer_step"), True),
-        (("state", "rows", 1, "risk"), "x"),
-        (("state", "rows", 2, "objective"), math.nan),
-        (("state", "rows", 2, "seconds"), 10**400),
-        (("state", "rows", 1, "objective"), places),
+        (("histories",), []),
+        (("histories", "rows"), places),
+        (("histories", "rows", "rows"), 7),
+        (("histories", "rows", "rows"), -1),
+        (("histories", "rows", "last"), 2),
+        (("histories", "rows", "last"), None),
+        (("histories", "rows", "digest"), 3),
+        (("histories", "plain_rows", "last"), True),
+        (("step",), 2),
+        (("step",), "x"),
+        (("state", "outer_steps"), 2),
+        (("state", "plain_steps"), 99),
+        (("state", "seconds"), 10**400),
+        (("state", "least"), "x"),
         (("state", "zeta"), "auto"),
         (("state", "zeta"), None),
         (("state", "zeta"), 0.5),
-        (("state", "rows", 0, "risk"), 0.25),
-        (("state", "rows", 0), places),
         (("state", "zeta"), math.inf),
         (("state", "kept", "step"), 99),
         (("state", "kept", "params", "weight"), zeros(4, 3)),
@@ -166,7 +171,6 @@ def essential() -> list[tuple[tuple[Any, ...], Any]]:
         (("state", "run", "pending"), {"values.weight": zeros(2)}),
         (("state", "run", "last"), (1, 2, 3)),
         (("state", "listeners"), {"a": 3}),
-        (("state", "plain_rows", 0, "outer_step"), 2),
         (("versions",), {"torch": 3}),
         (("versions", "pactune"), 3),
         (("settings",), []),
@@ -332,7 +336,7 @@ def test_what_is_written_is_what_the_schema_takes(whole: Path) -> None:
     assert len(read_lines(whole)) == 2 + 2 * STEPS
     found = document(whole)
     check_document(found, "checkpoint")
-    check_state(found["state"], found["settings"])
+    check_state(found, found["settings"])
 
 
 @pytest.mark.parametrize("models", [1, 3])

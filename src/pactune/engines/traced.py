@@ -123,6 +123,9 @@ class Traced(Engine):
             start += 1
         if start == steps:
             return start
+        if start + 1 == steps:  # no step is left that a recording could run
+            round_chain.step(start)
+            return steps
         checked = self._checked_step(round_chain, start)
         return start + 1 if checked is None else self._run_recorded(round_chain, start + 1, steps, checked.longer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -69,7 +70,7 @@ class WholeRound:
         chain = Chain(self._plan, start.state, hyper, start.drawn, self._phase)
         for step_data in data.steps.step_data(len(self.measured)):
             chain.step(step_data, hyper)
-        end = chain.finish(None, data.final)
+        end = chain.finish(data.final)
         state = end.state._replace(step=start.state.step)  # the engine counts the steps
         found = end._replace(state=state), probe(self.trajectory, start, hyper, data)
         self.result = flatten(found)[1]
@@ -131,7 +132,7 @@ def read_round(round_chain: RoundChain) -> tuple[RoundStart, RoundData]:
     chain = round_chain.chain
     steps, start = chain.plan.inner_steps, chain.carry.state._replace(step=0)
     data = SegmentReader(round_chain, 0, steps).read(0, steps)
-    return RoundStart(start, chain.drawn), RoundData(data, list(chain.plan.trajectory.final_batches()))
+    return RoundStart(start, chain.drawn), RoundData(data, list(round_chain.risk_batches))
 
 
 def whole_round_obstacle(round_chain: RoundChain) -> str | None:
@@ -142,6 +143,6 @@ def whole_round_obstacle(round_chain: RoundChain) -> str | None:
     for estimator in (plan.risk_estimator, *([plan.path_estimator] if plan.trajectory.objective.has_path else [])):
         if not estimator.stackable:
             return f"{type(estimator).__name__} looks at numbers, and a recording has none"
-    if not plan.trajectory.final_source.steady:
+    if len(list(islice(round_chain.risk_batches, 2))) > 1:
         return "the risk at θ_T is computed batch by batch"
     return recording_obstacle(round_chain)

@@ -8,6 +8,7 @@ differences of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import torch
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem.data import Batch
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.plan import RoundPlan
 from pactune.streams import forked_rng
@@ -49,13 +51,19 @@ class RecordedChain(NamedTuple):
     hyper: Params
     inputs: EstimatorInputs
 
+    @property
+    def risk_batches(self) -> Iterable[Batch]:
+        """The rows for the risk at θ_T."""
+        return self.inputs.risk_batches
+
 
 def record_chains(plan: RoundPlan, chains: ChainStates, hyper: Params) -> list[RecordedChain]:
     """Run the next round without derivatives and record every state; `chains` does not change."""
     starts, drawn = chains.starts(hyper)
     first = chains.rounds * plan.inner_steps
     step_data = [chains.inputs.step_data(first + t, chains.chains) for t in range(plan.inner_steps)]
-    paths, inputs = [], chains.estimator_inputs()
+    risk_batches = chains.inputs.risk_batches(plan.trajectory.risk_sample, chains.rounds)
+    paths, inputs = [], chains.estimator_inputs(risk_batches)
     for chain, start in enumerate(starts):
         own = [data[chain] for data in step_data]
         states = [start]
@@ -97,7 +105,7 @@ def _risk(plan: RoundPlan, path: RecordedChain, hyper: Params) -> torch.Tensor:
     state = _rerun(plan, path, plan.risk_estimator, plan.inner_steps, hyper)
     key = path.step_data[-1].keys
     with forked_rng(plan.trajectory.problem.device):
-        return plan.trajectory.final_risk(state, hyper, key=key[1] if key else None).value
+        return plan.trajectory.final_risk(state, hyper, path.risk_batches, key=key[1] if key else None).value
 
 
 def _sum(plan: RoundPlan, path: RecordedChain, hyper: Params) -> torch.Tensor:

@@ -166,9 +166,9 @@ class _RecordedPart(NamedTuple):
         drawn = [path.drawn for path in self.paths if path.drawn is not None]
         starts = [path.states[0] for path in self.paths]
         step_data = [[path.step_data[t] for path in self.paths] for t in range(self.plan.inner_steps)]
-        inputs = [path.inputs for path in self.paths]
+        inputs, batches = [path.inputs for path in self.paths], self.paths[0].risk_batches
         request = RoundRequest(
-            self.plan, starts, self.hyper, lambda t: step_data[t], drawn or None, estimator_inputs=inputs
+            self.plan, starts, self.hyper, lambda t: step_data[t], batches, drawn or None, estimator_inputs=inputs
         )
         return run_round(request)
 

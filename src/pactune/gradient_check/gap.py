@@ -28,7 +28,7 @@ def gap_function(plan: RoundPlan, path: RecordedChain) -> Callable[[Params], Ten
 
     def value(at: Params) -> Tensor:
         with forked_rng(device):
-            valid = valid_risk_at(trajectory, upper, at, last).value
+            valid = valid_risk_at(trajectory, context, upper, at, last).value
             there, here = (risk.at(at).value_and_gradient(state).value for state in (upper, lower))
             return valid + gamma * (there - here)
 

@@ -51,14 +51,15 @@ class StationaryChain:
         running = self.plan.risk_estimator.start(trajectory, _context(self.plan, self.path, hyper))
         with forked_rng(trajectory.problem.device):
             running.add_step(StepRecord(self.state._replace(step=self.path.states[-2].step), last, hyper))
-            final = trajectory.final_risk(self.state, hyper, key=self._key)
+            final = trajectory.final_risk(self.state, hyper, self.path.risk_batches, key=self._key)
             return running.risk_gradient(final, self.state)
 
     def risk(self, hyper: Params) -> Tensor:
         """Return the risk at λ = `hyper`, at the parameters θ*(λ) that the solver's linear system implies."""
         state = self.state._replace(params=self._params_at(hyper))
         with forked_rng(self.plan.trajectory.problem.device):
-            return self.plan.trajectory.final_risk(state, hyper, key=self._key, derivatives=False).value
+            batches = self.path.risk_batches
+            return self.plan.trajectory.final_risk(state, hyper, batches, key=self._key, derivatives=False).value
 
     def _params_at(self, hyper: Params) -> Params:
         """Return θ*(λ): gradient steps from θ* for a solver that is a series, else the nearest stationary point."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -68,11 +68,13 @@ class EstimatorInputs(NamedTuple):
         memory: the tensors that the estimator kept at the end of the last round; empty in the first round.
         fresh: (i, count) ↦ the i-th of the round's `count` fresh training mini-batches, and the seed of its forward.
         generator: a name ↦ random numbers as a function of the seed, the round and the chain.
+        risk_batches: the rows on which the risk at θ_T is computed. They can be iterated several times.
     """
 
     memory: Params
     fresh: Callable[[int, int], tuple[Batch, int | None]]
     generator: Callable[[str], torch.Generator]
+    risk_batches: Iterable[Batch]
 
 
 class LinearizedGradient(NamedTuple):

@@ -53,7 +53,7 @@ class MeanTrainRisk:
         others, problem = iter(self._read()), self._trajectory.problem
         first = next(others)
         key, batches = first.keys[0] if first.keys else None, (data.train for data in chain([first], others))
-        found = self._trajectory.final_risk(state, self._hyper, key=key, batches=batches, risk=problem.train_risk)
+        found = self._trajectory.final_risk(state, self._hyper, batches, key=key, risk=problem.train_risk)
         if not problem.has_penalty:
             return found
         params, hyper = leaves(state.params), leaves(self._hyper)

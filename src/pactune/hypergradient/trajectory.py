@@ -5,7 +5,7 @@ Estimators use only these functions. Chains and engines decide when they are cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -201,25 +201,21 @@ class Trajectory:
     # The risk at θ_T
 
     @property
-    def final_source(self) -> Source:
+    def risk_sample(self) -> Source:
         """The sample on which the risk at θ_T is computed."""
         return self.problem.valid if self.objective.risk_of == "valid" else self.problem.train
-
-    def final_batches(self) -> Iterator[Batch]:
-        """Iterate over the sample on which the risk at θ_T is computed."""
-        return self.final_source.epoch()
 
     def final_risk(
         self,
         state: InnerState,
         hyper: Params,
+        batches: Iterable[Batch],
         *,
         key: int | None = None,
         derivatives: bool = True,
-        batches: Iterable[Batch] | None = None,
         risk: Callable[[Params, Params, Params, Batch], Tensor] | None = None,
     ) -> ValueAndGradient:
-        """Return the risk of the objective on the whole sample, batch by batch, with its direct derivatives.
+        """Return the risk of the objective on some rows of its sample, batch by batch, with its direct derivatives.
 
         The loss is by default the validation loss, on training rows too. λ shapes the training loss and could lower it
         without any effect on θ.
@@ -227,16 +223,16 @@ class Trajectory:
         Args:
             state: the state at θ_T.
             hyper: λ.
+            batches: the rows.
             key: the seed of forwards that draw random numbers.
             derivatives: False computes the value only.
-            batches: the sample; None reads it.
             risk: another risk of one batch, without penalty.
         """
         wanted = leaves if derivatives else detach
         params, lambdas = wanted(state.params), wanted(hyper)
         found: ValueAndGradient | None = None
         rows = 0
-        for batch in self.final_batches() if batches is None else batches:
+        for batch in batches:
             self._seed(key)
             own, weight = shard_batch(batch, self.ranks.shard, self.ranks.shards)
             with torch.enable_grad():

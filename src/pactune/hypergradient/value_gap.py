@@ -89,7 +89,7 @@ class ValueFunctionGap(Estimator):
             upper = axpy(1 / self.gamma, inputs.memory, upper)
         for _ in range(self.steps):
             by_train = risk.value_and_gradient(state._replace(params=upper)).by_params
-            valid = valid_risk_at(trajectory, state._replace(params=upper), context.hyper, last)
+            valid = valid_risk_at(trajectory, context, state._replace(params=upper), context.hyper, last)
             upper = axpy(-alpha, axpy(1 / self.gamma, valid.by_params, by_train), upper)
             lower = axpy(-alpha, risk.value_and_gradient(state._replace(params=lower)).by_params, lower)
         return GapIterates(state._replace(params=upper), state._replace(params=lower), risk)
@@ -132,13 +132,17 @@ class _GapChainEstimator(ChainEstimator):
         gamma = self._settings.gamma
         upper, lower, risk = self._settings.iterates(self._trajectory, self._context, self._last, state)
         there, here = risk.value_and_gradient(upper), risk.value_and_gradient(lower)
-        valid = valid_risk_at(self._trajectory, upper, self._context.hyper, self._last)
+        valid = valid_risk_at(self._trajectory, self._context, upper, self._context.hyper, self._last)
         self._notes = {"value_gap": there.value - here.value}
         if self._settings.warm_start:
             self._memory = scale(gamma, sub(upper.params, lower.params))
         return add(valid.by_hyper, scale(gamma, sub(there.by_hyper, here.by_hyper)))
 
 
-def valid_risk_at(trajectory: Trajectory, state: InnerState, hyper: Params, last: StepRecord) -> ValueAndGradient:
-    """Return R_V with its direct derivatives, with the random numbers of the risk at θ_T."""
-    return trajectory.final_risk(state, hyper, key=last.data.keys[1] if last.data.keys else None)
+def valid_risk_at(
+    trajectory: Trajectory, context: ChainContext, state: InnerState, hyper: Params, last: StepRecord
+) -> ValueAndGradient:
+    """Return R_V with its direct derivatives, on the rows and with the random numbers of the risk at θ_T."""
+    assert context.inputs is not None
+    key = last.data.keys[1] if last.data.keys else None
+    return trajectory.final_risk(state, hyper, context.inputs.risk_batches, key=key)

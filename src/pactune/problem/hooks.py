@@ -15,7 +15,7 @@ from pactune.checks import shown
 from pactune.errors import PactuneError, SettingError
 from pactune.trees import Params, map_tree
 
-__all__ = ["Hooks", "StepSizes", "holders"]
+__all__ = ["Hooks", "StepSizes", "holders", "weigher_of"]
 
 StepSizes = Mapping[str, float | Tensor]  # by parameter name; a tensor is broadcastable to the parameter
 
@@ -26,6 +26,14 @@ def holders(hyper: nn.Module, hook: str) -> list[Any]:
     if callable(found) and not isinstance(found, nn.Module):  # a child module may well be called "penalty"
         return [hyper]
     return [holder for child in hyper.children() for holder in holders(child, hook)]
+
+
+def weigher_of(hyper: nn.Module) -> Any:
+    """Return the module that weighs examples; None if there is none."""
+    found = holders(hyper, "weigh")
+    if len(found) > 1:
+        raise SettingError(f"at most one hyperparameter module may weigh examples, got {len(found)}")
+    return found[0] if found else None
 
 
 class Hooks:

@@ -6,19 +6,19 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from pactune.checks import check_flag
 from pactune.errors import DataError, SettingError, warn_user
-from pactune.problem.data import Batch, Source, as_source, in_type
+from pactune.problem.data import Batch, BatchSizes, Source, in_type
 from pactune.problem.data.changing import NoRows
 from pactune.problem.description import describe_problem
 from pactune.problem.evaluation import Evaluation, average
 from pactune.problem.folds import FoldRows, Folds, make_folds
-from pactune.problem.hooks import holders
+from pactune.problem.hooks import weigher_of
 from pactune.problem.hyper import ExampleWeights, check_values
 from pactune.problem.loss_checks import as_risk, is_sum, naming_failure, structure
 from pactune.problem.losses import Closure, Losses, Metrics
@@ -64,6 +64,9 @@ class Problem(ModelRisks):
         valid_loss: the general form, instead of `loss`.
         batch_size: rows of a training mini-batch; None takes all rows at every step.
         valid_batch_size: rows of a validation mini-batch; None takes all rows.
+        risk_batch_size: rows of the mini-batch on which an outer step computes the risk at θ_T, fresh at every outer
+            step; "same" takes the size of that sample's mini-batches, None takes all rows. Reported risks and metrics
+            are always those of all rows.
         metrics: `metrics(model, batch)` returns a dict of further numbers to report, averaged over the rows. Every
             batch must have the same names, and no name may be "risk". The first number decides the verdict on a test
             set: larger is better, unless the function has an attribute `higher_is_better = False`. By default the
@@ -104,16 +107,17 @@ class Problem(ModelRisks):
         valid_loss: Closure | None = None,
         batch_size: int | None = None,
         valid_batch_size: int | None = None,
+        risk_batch_size: int | Literal["same"] | None = "same",
         metrics: Metrics | None = None,
     ) -> None:
         warn_if_compiled(model)
         model, hyper = as_module("model", model), as_module("hyper", hyper)
-        weigher = _weigher(hyper) if loss is not None else None
+        weigher = weigher_of(hyper) if loss is not None else None
         loss, train_loss, valid_loss, metrics = map(uncompiled, (loss, train_loss, valid_loss, metrics))
         super().__init__(model, hyper, Losses(loss, train_loss, valid_loss, metrics, weigher))
         check_flag("refit", refit)
         check_ways(train, valid, data, folds, groups, tasks, tasks_per_step)
-        sizes = batch_size, valid_batch_size
+        sizes = BatchSizes(batch_size, valid_batch_size, risk_batch_size)
         self._folds: Folds | None = None
         self._tasks: Tasks | None = None
         if data is not None:
@@ -132,15 +136,15 @@ class Problem(ModelRisks):
                 raise SettingError("`ExampleWeights` has a weight for every row of one sample; tasks have several")
             weigher.check_rows(self.train.rows)
 
-    def _sources(self, train: Any, valid: Any, sizes: tuple[int | None, int | None]) -> TaskData:
+    def _sources(self, train: Any, valid: Any, sizes: BatchSizes) -> TaskData:
         """Return the two samples as sources of mini-batches."""
         train, valid = (given.source if isinstance(given, DataMark) else given for given in (train, valid))
         if train is None and not self._losses.general:
             raise DataError(
                 "`train` must be data with `loss=`, got NoneType; a problem without training rows has a `train_loss`"
             )
-        known = NoRows() if train is None else as_source(train, role="train", device=self.device, batch_size=sizes[0])
-        return TaskData(known, as_source(valid, role="valid", device=self.device, batch_size=sizes[1]))
+        known = NoRows() if train is None else sizes.source(train, "train", self.device)
+        return TaskData(known, sizes.source(valid, "valid", self.device))
 
     def __repr__(self) -> str:
         return describe_problem(self, self.train, self.valid, self._folds, self._tasks)
@@ -390,11 +394,3 @@ class Problem(ModelRisks):
     def rest(self) -> None:
         """Put the model into `eval()` mode; the next training finds its parts as they were."""
         rest(self.model)
-
-
-def _weigher(hyper: nn.Module) -> Any:
-    """Return the module that weighs examples; None if there is none."""
-    found = holders(hyper, "weigh")
-    if len(found) > 1:
-        raise SettingError(f"at most one hyperparameter module may weigh examples, got {len(found)}")
-    return found[0] if found else None

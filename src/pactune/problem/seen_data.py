@@ -69,6 +69,19 @@ class SeenData:
                 initial = old.initial if old is not None else digest
                 self._by_tensor[tensor] = _TensorRecord(initial, digest, known)
 
+    def go_on(self, tensors: Iterable[Tensor], sample_ids: Iterable[DataMark]) -> None:
+        """Record the same for tensors that a fit goes on to change; their values are read only if their record is new.
+
+        The values are as many as the parameters, so a loop of short rounds must not read them in every round.
+        """
+        with self._lock:
+            marks = list(sample_ids)
+            wanted = {id(self._sample(mark)) for mark in marks}
+            records = [(tensor, self._record(tensor)) for tensor in _floating(tensors)]
+            fresh = [tensor for tensor, old in records if old is None or not wanted <= set(map(id, old.seen))]
+            if fresh:
+                self.begin_fit(fresh, marks)
+
     def end_fit(self, tensors: Iterable[Tensor]) -> None:
         """Record the present values of the tensors, so that copies of them are recognised."""
         with self._lock:

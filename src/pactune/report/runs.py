@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pactune.columns import PREFIXES, RISK, Row, metric_names
+from pactune.columns import PREFIXES, RISK, Row, column_names, metric_names
 from pactune.drawing import Panel, history_line
 from pactune.report.page import Section, Table
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
@@ -53,7 +53,7 @@ def _run_section(name: str, lines: Sequence[Row]) -> Section:
 
 def _families(rows: list[Row]) -> dict[str, list[str]]:
     """Return the columns of each figure by its title."""
-    names = [RISK, *metric_names(rows[-1] if rows else ())]
+    names = [RISK, *metric_names(column_names(rows))]
     families = {name.replace("_", " "): [f"{prefix}{name}" for prefix in PREFIXES] for name in names}
     return {**families, "regularizer √Y": ["regularizer"]}
 

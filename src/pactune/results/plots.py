@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pactune.columns import metric_names
+from pactune.columns import column_names, metric_names
 from pactune.drawing import BLUE, GREEN, ORANGE, Line, Panel, draw_panels, history_line
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def draw_history(result: Result) -> Figure:
 
 def history_panels(result: Result) -> list[Panel]:
     """Return the curves of a run: risks, metrics, and the objective's terms; each panel marks the kept step."""
-    metrics = metric_names(result.rows[0]) if result.rows else []
+    metrics = metric_names(column_names(result.rows))
     terms = [history_line(column, result.rows, column, color) for column, color in TERMS.items()]
     positive = all(y > 0 for line in terms for y in line.y)
     panels = [

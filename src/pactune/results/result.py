@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from pactune.columns import Row
+from pactune.columns import Row, column_names
 from pactune.errors import DivergenceError
 from pactune.problem.provenance import Provenance
 from pactune.results.summary import summarize
@@ -64,7 +65,7 @@ class Result:
         zeta: ζ of the kept run.
         kept_run: "tuned", or "plain" if `zeta="auto"` prefers plain training.
         kept_step: the outer step of that run whose parameters were kept; 0 if there is none.
-        rows: the history as a list of rows.
+        rows: the history as a sequence of rows.
         plain_rows: the same for plain training with λ fixed at its start.
         trials: with `zeta="auto"`, the held-out score of every candidate and outer step.
         verdict: a sentence that says if tuning paid, with the numbers behind it.
@@ -83,8 +84,8 @@ class Result:
     zeta: float
     kept_run: Literal["tuned", "plain"]
     kept_step: int
-    rows: list[Row]
-    plain_rows: list[Row]
+    rows: Sequence[Row]
+    plain_rows: Sequence[Row]
     trials: list[Row] = field(default_factory=list)
     verdict: str = ""
     pays: bool | None = None
@@ -164,7 +165,7 @@ class Result:
         return draw_history(self)
 
 
-def _frame(rows: list[Row]) -> pd.DataFrame:
+def _frame(rows: Sequence[Row]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(rows)
+    return pd.DataFrame(list(rows), columns=column_names(rows))

@@ -154,6 +154,7 @@ def _document(result: Result, weights: str) -> bytes:
     from pactune import __version__
 
     body = {name: getattr(result, name) for name in FIELDS}
+    body |= {"rows": list(result.rows), "plain_rows": list(result.plain_rows)}
     body |= {"modules": {"model": _kind(result.model), "hyper": _kind(result.hyper)}}
     body |= {"folds": len(result.fold_states), "provenance": result.provenance.describe(), "weights": weights}
     try:

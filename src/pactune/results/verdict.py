@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pactune.columns import DIVERGENCE_COLUMNS, RISK, Row, column_title, judged_column
@@ -46,13 +47,16 @@ def judge_run(result: Result, *, higher_is_better: bool = True) -> Verdict:
         return Verdict(None, f"nothing to compare with: plain training diverged in outer step {step}")
     kept, plain = result.kept, result.plain_rows[-1]
     column = judged_column(kept)
+    if not kept:
+        return Verdict(None, f"nothing to compare with: the journal has lost the row of outer step {result.kept_step}")
     if column is None or column not in plain:
-        return _by_objective(kept, result.rows[0])
+        tested = any(judged_column(row) is not None for row in (result.rows[-1], plain))
+        return _by_objective(kept, result.rows[0], evaluated=not tested)
     sign = 1 if higher_is_better and column != f"test_{RISK}" else -1
     return _by_test(column_title(column), kept[column], plain[column], sign)
 
 
-def diverged_at(rows: list[Row]) -> int | None:
+def diverged_at(rows: Iterable[Row]) -> int | None:
     """Return the first outer step whose parameters or training risk are not finite; None if all are."""
     for row in rows:
         if not all(math.isfinite(row.get(name, 0.0)) for name in DIVERGENCE_COLUMNS):
@@ -66,11 +70,10 @@ def _by_test(title: str, tuned: float, plain: float, sign: int) -> Verdict:
     return Verdict(pays, f"tuning {words} on the test set: {title} {tuned:.4g}, plain training {plain:.4g}")
 
 
-def _by_objective(kept: Row, first: Row) -> Verdict:
+def _by_objective(kept: Row, first: Row, *, evaluated: bool) -> Verdict:
     pays = kept["objective"] < first["objective"]
     words = f"J {kept['objective']:.4g} at the kept step, {first['objective']:.4g} before λ moved"
     if not pays:
         return Verdict(False, f"tuning does not pay: {words}")
-    return Verdict(
-        True, f"tuning lowered the objective: {words}; no data was held out, so this is no proof that it pays"
-    )
+    reason = "no data was held out" if evaluated else "the kept step was not evaluated on the test set"
+    return Verdict(True, f"tuning lowered the objective: {words}; {reason}, so this is no proof that it pays")

@@ -187,15 +187,15 @@ class Chain:
         if self._path_side is not None:
             self._path_side.skip_steps(carry.sums)
 
-    def finish(self, key: int | None, batches: Iterable[Batch] | None = None) -> ChainEnd:
+    def finish(self, batches: Iterable[Batch], key: int | None = None) -> ChainEnd:
         """Return the risk at θ_T, Y, and their λ-derivatives.
 
         Args:
+            batches: the rows for the risk.
             key: the seed of forwards that draw random numbers.
-            batches: the rows for the risk; None reads them.
         """
         trajectory, stride, derivatives = self.plan.trajectory, self.plan.path_stride, self._risk_side is not None
-        final = trajectory.final_risk(self._state, self.hyper, key=key, derivatives=derivatives, batches=batches)
+        final = trajectory.final_risk(self._state, self.hyper, batches, key=key, derivatives=derivatives)
         gradient = self._risk_side.risk_gradient(final, self._state) if self._risk_side is not None else {}
         path = self._path_side.path_gradient() if self._path_side is not None else {}
         notes, memory = (self._risk_side.notes, self._risk_side.memory) if self._risk_side is not None else ({}, {})

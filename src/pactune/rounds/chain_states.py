@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.parallel import SINGLE_RANK, Ranks
+from pactune.problem.data import Batch
 from pactune.rounds.inputs import RunInputs
 from pactune.rounds.plan import OnStep, RoundOutcome, RoundPlan, RoundRequest
 from pactune.streams import Streams
@@ -64,13 +66,18 @@ class ChainStates:
         def step_data_at(t: int) -> list[StepData]:
             return self.inputs.step_data(first + t, self.chains, mine)
 
-        return RoundRequest(plan, states, hyper, step_data_at, drawn, on_step, phase, first, self.estimator_inputs())
+        batches = self.inputs.risk_batches(plan.trajectory.risk_sample, self.rounds)
+        inputs = self.estimator_inputs(batches)
+        return RoundRequest(plan, states, hyper, step_data_at, batches, drawn, on_step, phase, first, inputs)
 
-    def estimator_inputs(self) -> list[EstimatorInputs]:
+    def estimator_inputs(self, risk_batches: Iterable[Batch]) -> list[EstimatorInputs]:
         """Return the inputs of the estimators of this rank's chains in the next round."""
         own = self.ranks.own_chains(self.chains)
         memory = self.memory if self.memory is not None else [Params() for _ in own]
-        return [self.inputs.for_estimator(self.rounds, chain, kept) for chain, kept in zip(own, memory, strict=True)]
+        return [
+            self.inputs.for_estimator(self.rounds, chain, kept, risk_batches)
+            for chain, kept in zip(own, memory, strict=True)
+        ]
 
     def after(self, outcome: RoundOutcome) -> ChainStates:
         """Return the chains at the end of a round; these chains stay at its start until `follow`."""

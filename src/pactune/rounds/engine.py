@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import WeakSet
 
 from pactune.hypergradient.records import StepData
 from pactune.problem import Problem
+from pactune.problem.data import Batch
 from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import Chain, ChainEnd
 
@@ -27,11 +28,13 @@ class RoundChain(NamedTuple):
     Attributes:
         chain: the chain.
         step_data_at: returns the chain's data at step t of the round.
+        risk_batches: the rows on which the risk at θ_T is computed.
         position: the number of inner steps of the run before this round.
     """
 
     chain: Chain
     step_data_at: Callable[[int], StepData]
+    risk_batches: Iterable[Batch]
     position: int = 0
 
     def step(self, t: int) -> None:

@@ -12,7 +12,7 @@ from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.problem import Problem
-from pactune.problem.data import Batch
+from pactune.problem.data import Batch, Source
 from pactune.rounds.replay import check_replay
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone
@@ -58,7 +58,9 @@ class RunInputs:
         numbers = range(chains) if mine is None else mine
         return [StepData(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in numbers]
 
-    def for_estimator(self, round_index: int, chain: int, memory: Params) -> EstimatorInputs:
+    def for_estimator(
+        self, round_index: int, chain: int, memory: Params, risk_batches: Iterable[Batch]
+    ) -> EstimatorInputs:
         """Return the inputs of an estimator of one chain. All chains get the same fresh mini-batches."""
 
         def fresh(i: int, count: int) -> tuple[Batch, int | None]:
@@ -66,9 +68,14 @@ class RunInputs:
             key = self.streams.key("fresh forward", chain, index) if self.stochastic else None
             return self.problem.train.batch(index, self.streams, "fresh", f"{self.reader} fresh"), key
 
-        return EstimatorInputs(
-            memory, fresh, lambda name: self.streams.generator("estimator", name, round_index, chain)
-        )
+        def generator(name: str) -> torch.Generator:
+            return self.streams.generator("estimator", name, round_index, chain)
+
+        return EstimatorInputs(memory, fresh, generator, risk_batches)
+
+    def risk_batches(self, sample: Source, round_index: int) -> Iterable[Batch]:
+        """Return the rows of a sample on which a round computes the risk at θ_T. All chains get the same rows."""
+        return sample.risk_batches(round_index, self.streams, self.reader)
 
     def draw(self, round_index: int, chain: int) -> Params:
         """Return θ_0 ~ P_0; the model's parameters if hyperparameters give θ_0 without a draw."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.objectives import ValidationRisk
 from pactune.problem import Problem
+from pactune.problem.data import Batch
 from pactune.trees import Params, axpy, stack
 
 __all__ = [
@@ -81,6 +82,7 @@ class RoundRequest(NamedTuple):
         states: the state of every chain at the start.
         hyper: λ. It shares memory with the hyper module if `on_step` changes it.
         step_data_at: returns the data of every chain at step t of the round.
+        risk_batches: the rows on which the risk at θ_T is computed. They can be iterated several times.
         drawn: the draws from P_0 if the chains start from θ_0; otherwise None.
         on_step: the online algorithm. It receives the λ-derivative of ‖Δ_t‖ and may change λ in place.
         phase: the first step at which Δ_t is measured; it is less than the stride.
@@ -92,6 +94,7 @@ class RoundRequest(NamedTuple):
     states: Sequence[InnerState]
     hyper: Params
     step_data_at: StepDataAt
+    risk_batches: Iterable[Batch]
     drawn: Sequence[Params] | None = None
     on_step: OnStep | None = None
     phase: int = 0

@@ -67,7 +67,9 @@ class _Round:
     def round_chains(self) -> list[RoundChain]:
         """Return the chains with their data."""
         return [
-            RoundChain(chain, functools.partial(self._step_data_at, index), self.request.position)
+            RoundChain(
+                chain, functools.partial(self._step_data_at, index), self.request.risk_batches, self.request.position
+            )
             for index, chain in enumerate(self._chains)
         ]
 
@@ -101,7 +103,7 @@ class _Round:
             if request.on_step is not None and self._chains[0].measures(t):
                 request.on_step(_online_gradient(request.plan, measured, request.hyper))
             keys = [data.keys[1] if data.keys else None for data in step_data]
-        return [chain.finish(key) for chain, key in zip(self._chains, keys, strict=True)]
+        return [chain.finish(request.risk_batches, key) for chain, key in zip(self._chains, keys, strict=True)]
 
 
 def _online_gradient(plan: RoundPlan, measured: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:

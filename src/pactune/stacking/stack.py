@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,11 +13,13 @@ from pactune.engines.snapshots import problem_snapshot, snapshots_equal
 from pactune.hypergradient.records import InnerState, StepData
 from pactune.parallel import SINGLE_RANK
 from pactune.problem import Problem
+from pactune.problem.data import Batch
+from pactune.problem.data.source import BatchesAnew
 from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import ChainEnd
 from pactune.rounds.plan import OnStep, RoundOutcome, RoundRequest
 from pactune.rounds.round import combine, half_inverse_root
-from pactune.stacking.stacked import StackedProblem
+from pactune.stacking.stacked import StackedProblem, StackedRows
 from pactune.stacking.structure import problem_of
 from pactune.trees import Params, clone, scale, stack, unstack
 
@@ -63,11 +66,19 @@ class Stack:
             [_stack_states(states)],
             hyper,
             lambda t: [self._joined_data([data for request in requests for data in request.step_data_at(t)])],
+            BatchesAnew(partial(self._joined_risk_batches, requests)),
             None if first.drawn is None else [stack(draws)],
             None if first.on_step is None else _online(requests, hyper),
             first.phase,
             min(request.position for request in requests),
         )
+
+    def _joined_risk_batches(self, requests: Sequence[RoundRequest]) -> Iterator[Batch]:
+        """Join the rows of all requests for the risk at θ_T, once per chain."""
+        sample = self._trajectory.risk_sample
+        assert isinstance(sample, StackedRows)
+        for batches in zip(*(request.risk_batches for request in requests), strict=True):
+            yield sample.join([one for one, request in zip(batches, requests, strict=True) for _ in request.states])
 
     def changed(self, joined: RoundRequest, requests: Sequence[RoundRequest]) -> list[Problem]:
         """Return the problems that have come to differ from the first one since they were stacked.

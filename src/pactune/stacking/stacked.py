@@ -24,10 +24,10 @@ from pactune.stacking.requests import EvaluationRequest
 from pactune.streams import Streams
 from pactune.trees import Params, stack
 
-__all__ = ["StackedModels", "StackedProblem"]
+__all__ = ["StackedModels", "StackedProblem", "StackedRows"]
 
 
-class _StackedRows(Source):
+class StackedRows(Source):
     """The data sets of the runs, which have equal numbers of rows.
 
     Attributes:
@@ -40,14 +40,16 @@ class _StackedRows(Source):
 
     @property
     def rows(self) -> int:
+        """The number of rows of every run."""
         return self._sources[0].rows
 
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
+        """Raise, since every run draws its own mini-batches."""
         raise NotImplementedError("the runs draw their own mini-batches")
 
     def epoch(self) -> Iterator[Batch]:
-        for batches in zip(*(source.epoch() for source in self._sources), strict=True):
-            yield self.join(batches)
+        """Raise, since every run reads its own rows."""
+        raise NotImplementedError("the runs read their own rows")
 
 
 class StackedProblem(InnerProblem):
@@ -57,16 +59,16 @@ class StackedProblem(InnerProblem):
         problems: the problem of every run. The first one computes for all: it is mapped over the leading axis.
     """
 
-    train: _StackedRows
-    valid: _StackedRows
+    train: StackedRows
+    valid: StackedRows
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self._first = problems[0]
         self._members = list(dict.fromkeys(problems))
         self.runs = (len(problems),)
         self.device, self.dtype = self._first.device, self._first.dtype
-        self.train = _StackedRows([problem.train for problem in problems])
-        self.valid = _StackedRows([problem.valid for problem in problems])
+        self.train = StackedRows([problem.train for problem in problems])
+        self.valid = StackedRows([problem.valid for problem in problems])
 
     @property
     def members(self) -> list[Problem]:

@@ -24,6 +24,7 @@ class CellFit:
         plain_steps: as in `Tuner.fit`.
         build: the name of the function that makes the tuners.
         test: the fingerprint of the test set; None without one.
+        evaluate_every: as in `Tuner.fit`.
     """
 
     outer_steps: int
@@ -32,11 +33,10 @@ class CellFit:
     plain_steps: int | None
     build: str
     test: str | None
+    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
-        FitSettings(
-            outer_steps=self.outer_steps, keep=self.keep, tolerance=self.tolerance, plain_steps=self.plain_steps
-        )
+        FitSettings(**self.arguments())
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `Tuner.fit`, without the test set."""

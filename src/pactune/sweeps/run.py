@@ -41,6 +41,7 @@ def sweep(
     keep: Keep = "last",
     tolerance: float = 0.0,
     plain_steps: int | None = None,
+    evaluate_every: int = 1,
     address: str | None = None,
     cpus: float = 1,
     gpus: float = 0,
@@ -62,6 +63,7 @@ def sweep(
         keep: as in `Tuner.fit`.
         tolerance: as in `Tuner.fit`.
         plain_steps: as in `Tuner.fit`.
+        evaluate_every: as in `Tuner.fit`.
         address: of a Ray cluster, or "auto" for the one on this machine; None starts Ray here and stops it again.
         cpus: CPU cores of a cell, and its number of threads; a fraction runs several cells on one core.
         gpus: GPUs of a cell; 0.25 runs four cells on each GPU.
@@ -81,7 +83,7 @@ def sweep(
     if not callable(build):
         raise SettingError(f"`build` must be a function that returns a Tuner, got {build!r}")
     name = getattr(build, "__qualname__", type(build).__name__)
-    fit = CellFit(outer_steps, keep, tolerance, plain_steps, name, _fingerprint(test))
+    fit = CellFit(outer_steps, keep, tolerance, plain_steps, name, _fingerprint(test), evaluate_every)
     payload = _pickle(build, test)
     with _open_folder(run_dir) as (root, journal), open_display(progress, outer_steps) as display:
         states = [CellState(cell, root, fit) for cell in cells]

@@ -25,7 +25,7 @@ __all__ = ["Spec", "read_spec"]
 
 KEYS: dict[str, tuple[str, ...]] = {
     "": ("build", "grid", "fit", "resources"),
-    "fit": ("outer_steps", "test", "keep", "tolerance", "plain_steps"),
+    "fit": ("outer_steps", "test", "keep", "tolerance", "plain_steps", "evaluate_every"),
     "resources": ("cpus", "gpus", "retries"),
 }
 

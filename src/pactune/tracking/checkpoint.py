@@ -30,7 +30,7 @@ __all__ = [
     "step_of",
 ]
 
-FORMAT = 3
+FORMAT = 4
 _STEM, _SUFFIX = "checkpoint-", ".safetensors"
 _NAME = re.compile(rf"{_STEM}\d{{8,}}{re.escape(_SUFFIX)}")
 

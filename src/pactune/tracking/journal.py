@@ -73,8 +73,8 @@ class Journal:
         """
         self.extend([{"kind": kind, **fields}])
 
-    def extend(self, rows: Iterable[Row]) -> None:
-        """Add several lines at once, each with its `kind`."""
+    def extend(self, rows: Iterable[Row], *, sync: bool = True) -> None:
+        """Add several lines at once, each with its `kind`; with `sync`, wait until all lines are on the disk."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         data = b"".join(_line({"kind": row["kind"], "time": now, **row}) for row in rows)
         try:
@@ -83,7 +83,8 @@ class Journal:
             raise RunFolderError(f"{self.path} is closed") from error
         try:
             write_all(self._file, data)
-            os.fsync(self._file)
+            if sync:
+                os.fsync(self._file)
         except OSError as error:
             self._truncate(before)
             raise RunFolderError(

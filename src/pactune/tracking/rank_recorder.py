@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pactune.parallel import Ranks
-from pactune.tracking.recorder import CheckpointSchedule, Recorder, State
+from pactune.tracking.recorder import CheckpointSchedule, Histories, Recorder, State
 from pactune.tracking.states import decode, encode
 from pactune.trees import Params
 
@@ -45,10 +45,10 @@ class RankRecorder(Recorder):
         state: State | None = decode(json.loads(text), tensors, device)
         return state
 
-    def save(self, state: Callable[[], State], *, last: bool = False) -> None:
+    def save(self, step: int, state: Callable[[], State], histories: Histories, *, last: bool = False) -> None:
         """Save the state. All ranks must call this, since `state()` gathers the chains from all ranks."""
         present = state()
-        self._own.save(lambda: present, last=last)
+        self._own.save(step, lambda: present, histories, last=last)
 
     def end(self, **fields: Any) -> None:
         """Save how the run ended."""

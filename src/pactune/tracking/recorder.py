@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pactune.columns import CLOCK_COLUMNS, JOURNAL_COLUMNS, Row
+from pactune.columns import Row
 from pactune.errors import RunFolderError, warn_user
 from pactune.storage.files import folder_inside, has_content, make_folder
 from pactune.storage.schema import SchemaError
@@ -28,16 +28,20 @@ from pactune.tracking.checkpoint import (
 from pactune.tracking.fingerprint import PARTS, changed_parts, differences
 from pactune.tracking.journal import JOURNAL, Journal, read_lines, starts_of
 from pactune.tracking.parts import Parts
+from pactune.tracking.row_log import RowLog, RowMark, find_rows, overwritten_rows
 from pactune.tracking.run_folder import versions_of
-from pactune.tracking.state_schema import check_document, check_state
+from pactune.tracking.state_schema import check_document, check_rows, check_state
 from pactune.tracking.status import ended_early
 
 __all__ = ["CheckpointSchedule", "FolderRecorder", "Recorder", "resume_together"]
 
 State = dict[str, Any]
-KINDS = {"rows": "row", "plain_rows": "plain row"}  # fields of the state, and the journal's kinds of their lines
-SLOW = 1.0  # seconds; a checkpoint that takes longer is not written after every outer step
-PAUSE = 60.0  # pause after a slow checkpoint, as a multiple of its duration: ten large runs side by side wait a sixth
+Histories = Mapping[str, Sequence[Row]]  # by the names in `KINDS`
+KINDS = {"rows": "row", "plain_rows": "plain row"}  # names of histories, and the journal's kinds of their lines
+FREE = 1.0  # seconds of writing after which a run writes no longer after every outer step
+PAUSE = (
+    60.0  # then the pause after a checkpoint, as a multiple of its duration: ten large runs side by side wait a sixth
+)
 MOST_PAUSE = 600.0  # the longest pause in seconds, and so the most work that a kill loses
 
 logger = logging.getLogger(__name__)
@@ -58,8 +62,15 @@ class Recorder:
         """Return the saved state to resume from; None for a new run."""
         return None
 
-    def save(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Save the state after an outer step, history included; `last` is True when the run is over."""
+    def save(self, step: int, state: Callable[[], State], histories: Histories, *, last: bool = False) -> None:
+        """Save the state after an outer step.
+
+        Args:
+            step: the number of outer steps done.
+            state: returns the state without the histories.
+            histories: the rows so far, by the names in `KINDS`.
+            last: True when the run is over.
+        """
 
     def end(self, **fields: Any) -> None:
         """Save how the run ended."""
@@ -90,7 +101,7 @@ class CheckpointSchedule:
     """
 
     def __init__(self) -> None:
-        self._step, self._due, self._spent, self._wanted = -1, 0.0, 0.0, True
+        self._step, self._due, self._spent, self._total, self._wanted = -1, 0.0, 0.0, 0.0, True
 
     def is_due(self, step: int) -> bool:
         """Return True if checkpoints of this outer step are to be written; the same answer for all runs."""
@@ -104,17 +115,18 @@ class CheckpointSchedule:
         """Measure the time to write a checkpoint. The next pause depends on the sum over all runs."""
         begun = time.monotonic()
         yield
-        self._spent += time.monotonic() - begun
-        self._due = time.monotonic() + _pause(self._spent)
+        now = time.monotonic()
+        self._spent, self._total = self._spent + now - begun, self._total + now - begun
+        self._due = now + _pause(self._spent, self._total)
 
 
-def _pause(seconds: float) -> float:
-    """Return the seconds until the next checkpoint, given the seconds that the last one took.
+def _pause(seconds: float, total: float) -> float:
+    """Return the seconds until the next checkpoint, given those that the last one and that all of them took.
 
-    >>> _pause(0.02), _pause(2.0), _pause(30.0)
-    (0.0, 120.0, 600.0)
+    >>> _pause(0.02, 0.1), _pause(0.02, 5.0), _pause(2.0, 2.0), _pause(30.0, 30.0)
+    (0.0, 1.2, 120.0, 600.0)
     """
-    return 0.0 if seconds < SLOW else min(PAUSE * seconds, MOST_PAUSE)
+    return 0.0 if total < FREE else min(PAUSE * seconds, MOST_PAUSE)
 
 
 def resume_together(recorders: Sequence[Recorder]) -> None:
@@ -158,8 +170,7 @@ class FolderRecorder(Recorder):
         self._versions = versions_of("torch", "numpy")
         self._journal: Journal | None = None
         self._changed: set[str] = set()
-        self._written: dict[str, set[int]] = {}
-        self._ahead: dict[str, dict[int, Row]] = {}
+        self._logs: dict[str, RowLog] = {}
         if has_content(folder / JOURNAL) or list_checkpoints(folder):
             self._check_early()
 
@@ -179,7 +190,7 @@ class FolderRecorder(Recorder):
         if self._journal is None:
             return
         try:
-            if error is not None and self._written:
+            if error is not None and self._logs:
                 status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
                 self._journal.append("end", status=status, error=f"{type(error).__name__}: {error}")
         except RunFolderError as second:
@@ -189,62 +200,62 @@ class FolderRecorder(Recorder):
             self._journal = None
 
     def load(self, device: torch.device) -> State | None:
-        """Return the state of the newest intact checkpoint; None for a new run.
-
-        If the journal differs from the checkpoint, the rows of the checkpoint are appended to the journal.
+        """Return the state of the newest intact checkpoint, with the rows of the journal; None for a new run.
 
         Raises:
             RunFolderError: the folder belongs to another run or version, or no checkpoint is intact.
         """
         clear_partial(self.folder)
         lines = read_lines(self.folder)
-        saved = self._newest(device)
-        self._ahead = {field: _history(lines, kind) for field, kind in KINDS.items()}
-        starts = starts_of(lines)
-        if saved is None:
-            self._begin(starts)
+        found = self._newest(device, lines)
+        if found is None:
+            self._begin(lines)
             return None
+        saved, rows = found
         self._changed = set(saved.get("moved", []))
-        state: State = saved["state"]
-        self._repair(state, starts, saved)
+        self._repair(lines, saved, rows)
         if saved["versions"] == self._versions:
             self._settings = saved["settings"]  # from the start of the run; training may have changed the present ones
         else:
             self._write_start(self._settings, self._versions)
-        self._write("resume", outer_steps_done=len(state["rows"]), versions=self._versions)
-        self._write_rows(state)
-        return state
+        self._write("resume", outer_steps_done=saved["step"], versions=self._versions)
+        self._logs = {name: RowLog(kind, lines, _mark_of(rows[name])) for name, kind in KINDS.items()}
+        return {**saved["state"], **rows}
 
-    def save(self, state: Callable[[], State], *, last: bool = False) -> None:
-        """Write a checkpoint if one is due, then the new rows.
+    def save(self, step: int, state: Callable[[], State], histories: Histories, *, last: bool = False) -> None:
+        """Write the new rows, then a checkpoint if one is due, whose rows are on the disk before it.
 
         The journal may be ahead of the last checkpoint. A resumed run repeats those steps and finds their rows written.
         """
-        present = state()
-        step = len(present["rows"])
-        if last or self._schedule.is_due(step):
-            with self._schedule.timed():
-                save_checkpoint(self.folder, step, self._document(present))
-        self._write_rows(present)
+        assert self._journal is not None
+        fresh = [row for name, log in self._logs.items() for row in log.advance(histories.get(name, ()))]
+        due = last or self._schedule.is_due(step)
+        if not due:
+            self._journal.extend(fresh, sync=False)
+            return
+        with self._schedule.timed():
+            self._journal.extend(fresh)
+            save_checkpoint(self.folder, step, self._document(step, state()))
 
     def end(self, **fields: Any) -> None:
         """Write how the run ended."""
         self._write("end", **fields)
 
-    def _document(self, present: State) -> State:
+    def _document(self, step: int, present: State) -> State:
         """Return the content of a checkpoint: the settings at the start, the parts changed since then, the state."""
         if self._parts is not None:
             self._changed |= set(changed_parts(self._settings[PARTS], self._parts(checksums=False)))
-        document = {"settings": self._settings, "versions": self._versions, "state": present}
-        return {**document, "moved": sorted(self._changed)} if self._changed else document
+        marks = {name: log.mark._asdict() for name, log in self._logs.items()}
+        document = {"settings": self._settings, "versions": self._versions, "step": step, "histories": marks}
+        return {**document, "state": present, **({"moved": sorted(self._changed)} if self._changed else {})}
 
-    def _begin(self, starts: list[Row]) -> None:
+    def _begin(self, lines: list[Row]) -> None:
         """Start a new run in a folder without a checkpoint."""
-        if starts:
-            self._check(starts[-1])
-        if any(self._ahead.values()):
+        for start in starts_of(lines)[-1:]:
+            self._check(start)
+        if any(line["kind"] in KINDS.values() for line in lines):
             raise RunFolderError(f"{self.folder} has a journal of a run but no checkpoint; choose another `run_dir`")
-        self._written = {field: set() for field in KINDS}
+        self._logs = {name: RowLog(kind) for name, kind in KINDS.items()}
         self._write_start(self._settings, self._versions)
 
     def _check_early(self) -> None:
@@ -253,8 +264,9 @@ class FolderRecorder(Recorder):
             raise RunFolderError(
                 f"{self.folder} holds a run already; pass resume=True to go on with it, or another `run_dir`"
             )
-        if self._newest(torch.device("cpu")) is None:
-            for start in starts_of(read_lines(self.folder))[-1:]:
+        lines = read_lines(self.folder)
+        if self._newest(torch.device("cpu"), lines) is None:
+            for start in starts_of(lines)[-1:]:
                 self._check(start)
 
     def newest_step(self) -> int | None:
@@ -277,27 +289,42 @@ class FolderRecorder(Recorder):
             )
         return early or paths
 
-    def _newest(self, device: torch.device) -> State | None:
-        """Return the newest checkpoint that is intact and passes all checks; None without checkpoints."""
-        damaged = []
+    def _newest(self, device: torch.device, lines: list[Row]) -> tuple[State, dict[str, list[Row]]] | None:
+        """Return the newest intact checkpoint with the rows before it; None without checkpoints.
+
+        If the journal has lost rows of every checkpoint, the newest one is returned with the rows that are left.
+        """
+        damaged, incomplete = [], list[tuple[State, dict[str, list[Row]]]]()
         for path in self._candidates():
             try:
-                found: State = load_checkpoint(path, device)
-                check_document(found, path.name)
-                self._check(found)
-                check_state(found["state"], self._settings)
-                if path != checkpoint_path(self.folder, len(found["state"]["rows"])):
-                    raise DamagedError(f"it holds {len(found['state']['rows'])} rows, which is not its number")
+                saved, rows, whole = self._read(path, device, lines)
             except (DamagedError, SchemaError) as error:
                 logger.warning("%s: %s; trying the one before", path.name, error)
                 damaged.append(f"{path.name}: {error}")
-            else:
-                return found
-        if damaged:
+                continue
+            if whole:
+                return saved, rows
+            logger.warning("%s: the journal lacks rows before it; trying the one before", path.name)
+            incomplete.append((saved, rows))
+        if damaged and not incomplete:
             raise RunFolderError(
                 f"{self.folder}: no checkpoint is whole ({'; '.join(damaged)}); start anew in another `run_dir`"
             )
-        return None
+        return incomplete[0] if incomplete else None
+
+    def _read(self, path: Path, device: torch.device, lines: list[Row]) -> tuple[State, dict[str, list[Row]], bool]:
+        """Return a checkpoint, its rows, and True if the journal has them all."""
+        saved: State = load_checkpoint(path, device)
+        check_document(saved, path.name)
+        self._check(saved)
+        if path != checkpoint_path(self.folder, saved["step"]):
+            raise DamagedError(f"it is of step {saved['step']}, which is not its number")
+        check_state(saved, self._settings)
+        marks = saved["histories"]
+        found = {name: find_rows(kind, lines, RowMark(**marks[name])) for name, kind in KINDS.items()}
+        whole = all(complete for _, complete in found.values())
+        rows = check_rows({name: rows for name, (rows, _) in found.items()}, saved["state"], partly=not whole)
+        return saved, rows, whole
 
     def _check(self, found: State) -> None:
         """Raise if a checkpoint or the first line of a journal belongs to another run or version."""
@@ -316,51 +343,33 @@ class FolderRecorder(Recorder):
         if words:
             raise RunFolderError(f"{self.folder} holds another run: {words}. Choose another `run_dir`")
 
-    def _repair(self, state: State, starts: list[Row], saved: State) -> None:
-        """Append the settings and rows of the checkpoint that the journal lacks; warn if it was damaged."""
-        self._written = {field: set() for field in KINDS}
-        rows = {field: [row for row in state[field] if self._is_new(field, row)] for field in KINDS}
-        if starts and starts[-1]["settings"] == saved["settings"]:
-            start = ""
-        else:
-            start = "its first line"
+    def _repair(self, lines: list[Row], saved: State, rows: dict[str, list[Row]]) -> None:
+        """Write again what the checkpoint knows better than the journal; warn if the journal was damaged."""
+        assert self._journal is not None
+        starts, written = starts_of(lines), list[str]()
+        if not starts or starts[-1]["settings"] != saved["settings"]:
             self._write_start(saved["settings"], saved["versions"])
-        wrong = sum(row["outer_step"] in self._ahead[field] for field in KINDS for row in rows[field])
-        words = [start, f"{wrong} rows that differ" if wrong else ""]
-        if any(words):
-            warn_user(
-                f"{self.folder / JOURNAL} was damaged and is repaired from the checkpoint: "
-                f"{' and '.join(filter(None, words))} written again"
-            )
-
-    def _is_new(self, field: str, row: Row) -> bool:
-        """True if a row must be written: the journal lacks it, or has other numbers (times are not compared)."""
-        if row["outer_step"] in self._written[field]:
-            return False
-        found = self._ahead[field].get(row["outer_step"])
-        return found is None or _without_times(found) != _without_times(row)
+            written.append("its first line")
+        wrong = [row for name, kind in KINDS.items() for row in overwritten_rows(kind, lines, rows[name])]
+        if wrong:
+            self._journal.extend(wrong)
+            written.append(f"{len(wrong)} rows that differ")
+        lost = sum(saved["histories"][name]["rows"] - len(rows[name]) for name in KINDS)
+        if written or lost:
+            repaired = f" and is repaired from the checkpoint: {' and '.join(written)} written again" if written else ""
+            missing = f"; {lost} rows are lost" if lost else ""
+            warn_user(f"{self.folder / JOURNAL} was damaged{repaired}{missing}")
 
     def _write_start(self, settings: dict[str, Any], versions: dict[str, str]) -> None:
         self._write("start", settings=settings, seed=settings.get("seed"), versions=versions)
-
-    def _write_rows(self, state: State) -> None:
-        """Write the rows that the journal lacks."""
-        assert self._journal is not None
-        fresh = [(field, row) for field in KINDS for row in state[field] if self._is_new(field, row)]
-        self._journal.extend({"kind": KINDS[field], **row} for field, row in fresh)
-        for field in KINDS:
-            self._written[field] |= {row["outer_step"] for row in state[field]}
 
     def _write(self, kind: str, **fields: Any) -> None:
         assert self._journal is not None
         self._journal.append(kind, **fields)
 
 
-def _history(lines: list[Row], kind: str) -> dict[int, Row]:
-    """Return the rows of a journal by outer step; the later row if a step was written twice."""
-    return {line["outer_step"]: line for line in lines if line["kind"] == kind}
-
-
-def _without_times(row: Row) -> dict[str, str]:
-    """Return the numbers of a row as text, so that NaN equals NaN."""
-    return {name: repr(value) for name, value in row.items() if name not in (*JOURNAL_COLUMNS, *CLOCK_COLUMNS)}
+def _mark_of(rows: Sequence[Row]) -> RowMark:
+    mark = RowMark()
+    for row in rows:
+        mark = mark.after(row)
+    return mark

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -12,8 +11,8 @@ from torch import Tensor
 from pactune.columns import TUNED_COLUMNS
 from pactune.storage.schema import (
     Check,
+    SchemaError,
     anything,
-    check_row,
     count,
     finite,
     flag,
@@ -22,31 +21,26 @@ from pactune.storage.schema import (
     mapping,
     named,
     need,
+    number,
     optional,
     record,
     text,
 )
 from pactune.tracking.optimizers import fits_memory
+from pactune.tracking.row_log import check_mark
 
-__all__ = ["check_document", "check_state"]
+__all__ = ["check_document", "check_rows", "check_state"]
 
 check_document = record(
-    {"settings": mapping, "versions": record({"pactune": text}), "state": mapping}, {"moved": listed(text)}
+    {
+        "settings": mapping,
+        "versions": record({"pactune": text}),
+        "step": count,
+        "histories": record({"rows": check_mark, "plain_rows": check_mark}),
+        "state": mapping,
+    },
+    {"moved": listed(text)},
 )
-
-
-def _rows(value: Any, where: str) -> None:
-    """Check a history: one row per outer step, without gaps, all with the same columns."""
-    listed(check_row)(value, where)
-    for before, row in pairwise(value):
-        need(row["outer_step"] == before["outer_step"] + 1, f"{where}.outer_step", "one more than before", row)
-        need(row.keys() == before.keys(), where, "rows of the same columns", list(row))
-
-
-def _tuned_rows(value: Any, where: str) -> None:
-    _rows(value, where)
-    for i, row in enumerate(value):
-        record(dict.fromkeys(TUNED_COLUMNS, finite))(row, f"{where}[{i}]")
 
 
 class _TensorChecks:
@@ -208,20 +202,20 @@ def _is_optimizer_state(value: object, words: str, all_words: Iterable[str]) -> 
     return value is None or isinstance(value, bool) or is_number(value)
 
 
-def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
+def check_state(saved: dict[str, Any], settings: dict[str, Any]) -> None:
     """Check the state of a run against its settings.
 
     Args:
-        state: the decoded state of a checkpoint.
+        saved: the content of a checkpoint, which `check_document` has accepted.
         settings: the settings of the present run, from `describe_run`.
 
     Raises:
         SchemaError: a field breaks its rule.
     """
-    checks = _TensorChecks(settings)
+    checks, state = _TensorChecks(settings), saved["state"]
     if settings.get("part") == "start":
         start = {"params": checks.params, "buffers": checks.buffers, "hyper": checks.hyper, "outer": checks.outer()}
-        record({"rows": _rows, "plain_rows": _rows, "start": record(start)})(state, "state")
+        record({"start": record(start)})(state, "state")
         return
     outer_run = {
         "hyper": checks.hyper,
@@ -234,8 +228,11 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "unrecordable": flag,
     }
     run = {
-        "rows": _tuned_rows,
-        "plain_rows": _rows,
+        "outer_steps": count,
+        "plain_steps": count,
+        "seconds": finite,
+        "hypergradient_norm": number,
+        "least": number,
         "zeta": optional(finite),
         "kept": checks.kept(),
         "plain_kept": checks.kept(),
@@ -243,24 +240,54 @@ def check_state(state: dict[str, Any], settings: dict[str, Any]) -> None:
         "listeners": named(mapping),
     }
     record(run)(state, "state")
-    _check_objective(state["rows"], state["zeta"])
-    for rows, chains, kept in (("rows", "chains", "kept"), ("plain_rows", "plain_chains", "plain_kept")):
-        _check_table(state[rows], state["run"][chains][0]["rounds"], state[kept], rows)
+    need(state["outer_steps"] == saved["step"], "state.outer_steps", f"{saved['step']}, as the file", state)
+    need(state["zeta"] is not None or not saved["step"], "state.zeta", "a number once there are rows", state["zeta"])
+    for name, done, chains, kept in (
+        ("rows", "outer_steps", "chains", "kept"),
+        ("plain_rows", "plain_steps", "plain_chains", "plain_kept"),
+    ):
+        _check_steps(saved["histories"][name], state[done], state["run"][chains][0]["rounds"], state[kept], name)
 
 
-def _check_objective(rows: list[dict[str, Any]], zeta: float | None) -> None:
-    """Check that every row has J = risk + ζ √Y, up to rounding."""
-    need(zeta is not None or not rows, "state.zeta", "a number once there are rows", zeta)
-    for row in rows:
-        parts = row["risk"], (zeta or 0.0) * row["regularizer"]
-        slack = 1e-6 * (1 + sum(map(abs, parts)))
-        need(abs(row["objective"] - sum(parts)) <= slack, "objective", "risk + ζ · regularizer", row["objective"])
+def _check_steps(mark: dict[str, Any], done: int, rounds: int, kept: dict[str, Any] | None, where: str) -> None:
+    """Check that a history, the steps done, the rounds and the kept step fit each other."""
+    need(mark["rows"] <= done <= rounds, where, f"at most {done} of {rounds} outer steps", mark["rows"])
+    need(not mark["rows"] or mark["last"] == rounds, where, f"rows up to round {rounds}", mark["last"])
+    steps = range(rounds - done + 1, rounds + 1)
+    need(kept is None or kept["step"] in steps, f"{where}: the kept step", f"one of {steps}", kept and kept["step"])
 
 
-def _check_table(rows: list[dict[str, Any]], rounds: int, kept: dict[str, Any] | None, where: str) -> None:
-    steps = [row["outer_step"] for row in rows]
-    need(not steps or steps[-1] == rounds, where, f"rows up to round {rounds}", steps[-1:])
-    need(kept is None or kept["step"] in steps, f"{where}: the kept step", "one of the rows", kept and kept["step"])
+def check_rows(
+    rows: dict[str, list[dict[str, Any]]], state: dict[str, Any], *, partly: bool = False
+) -> dict[str, list[dict[str, Any]]]:
+    """Check the rows of a run; return them.
+
+    Args:
+        rows: the tuned and the plain rows of a journal.
+        state: the state of the checkpoint, which `check_state` has accepted.
+        partly: leave rows out that break a rule.
+
+    Raises:
+        SchemaError: a row breaks its rule, unless `partly`.
+    """
+    found = {**rows, "rows": list[dict[str, Any]]()}
+    for row in rows["rows"]:
+        try:
+            _check_tuned_row(row, state["zeta"])
+        except SchemaError:
+            if not partly:
+                raise
+        else:
+            found["rows"].append(row)
+    return found
+
+
+def _check_tuned_row(row: dict[str, Any], zeta: float | None) -> None:
+    """Check that a row has its columns, and J = risk + ζ √Y up to rounding."""
+    record(dict.fromkeys(TUNED_COLUMNS, finite))(row, "row")
+    parts = row["risk"], (zeta or 0.0) * row["regularizer"]
+    slack = 1e-6 * (1 + sum(map(abs, parts)))
+    need(abs(row["objective"] - sum(parts)) <= slack, "objective", "risk + ζ · regularizer", row["objective"])
 
 
 def _pair(first: Check, second: Check) -> Check:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
 
-from pactune.columns import Row
+from pactune.columns import History, Row
 from pactune.errors import DivergenceError, RankError, SettingError, warn_user
 from pactune.interrupts import check_interrupt, take_interrupt
 from pactune.objectives import RelativeZeta
@@ -49,7 +50,9 @@ class Fit:
             if problem.has_tasks:
                 raise SettingError("`test` needs one model, and tasks have one each; draw test tasks in a callback")
             problem.try_test(self._test)
-        self._rows: list[Row] = []
+        self._rows = History()
+        self._done, self._seconds, self._hypergradient_norm = 0, 0.0, math.inf
+        self._least = math.inf  # the least objective so far
         self._plain = PlainRun(run, settings, self._test, listeners)
         self._kept: KeptStep | None = None
         self._warned = False
@@ -83,21 +86,23 @@ class Fit:
                     self._load_state(saved)
                 status, failure = yield from self._outer_steps(resumed=saved is not None)
                 result = self._result(status)
-                recorder.end(**_ending(result, failure))
+                recorder.end(**_ending(result, self._done, failure))
         return result, failure
 
     def _outer_steps(self, *, resumed: bool) -> RequestGenerator[tuple[Status, DivergenceError | None]]:
-        begun = time.perf_counter() - (self._rows[-1]["seconds"] if self._rows else 0.0)
+        begun = time.perf_counter() - self._seconds
         steps, recorder, ranks = self.settings.outer_steps, self.settings.recorder, self.run.ranks
         try:
-            self._listeners.begin(steps, self._rows if resumed else None)
+            self._listeners.begin(steps, list(self._rows) if resumed else None)
             if not resumed:
-                recorder.save(self._state)
-            while len(self._rows) < steps and not self._converged:
+                recorder.save(0, self._state, {})
+            while self._done < steps and not self._converged:
                 check_interrupt()
                 row = yield from self._outer_step(begun)
                 stop = ranks.any(self._listeners.outer_step(row))
-                recorder.save(self._state, last=stop or len(self._rows) >= steps or self._converged)
+                histories = {"rows": self._rows, "plain_rows": self._plain.rows}
+                last = stop or self._done >= steps or self._converged
+                recorder.save(self._done, self._state, histories, last=last)
                 if stop:
                     return "completed", None
             check_interrupt()
@@ -115,7 +120,7 @@ class Fit:
 
     @property
     def _converged(self) -> bool:
-        return bool(self._rows) and self._rows[-1]["hypergradient_norm"] < self.settings.tolerance
+        return self._hypergradient_norm < self.settings.tolerance
 
     def _outer_step(self, begun: float) -> RequestGenerator[Row]:
         """Run one outer step. The run accepts it at the end, so an interrupted step leaves no trace."""
@@ -126,45 +131,57 @@ class Fit:
         try:
             found = yield from run.round(self._plan, self._relative)
             row = _round_columns(found)
-            plain = yield from self._plain.step(found.chains)
+            step, last = found.chains.rounds, self._is_last(found)
+            plain = yield from self._plain.step(found.chains, last=last)
             run.publish(found.chains)
-            hyper = run.problem.hyperparameters()
-            measured = (yield from evaluations(found.chains, hyper, self._test)) if self.settings.evaluate else {}
+            measured: Row = {}
+            if self.settings.evaluates(step, last=last):
+                measured = yield from evaluations(found.chains, run.problem.hyperparameters(), self._test)
         except BaseException:
             run.undo(start)
             raise
-        row = {"outer_step": found.chains.rounds, **measured, **row, "seconds": time.perf_counter() - begun}
+        row = {"outer_step": step, **measured, **row, "seconds": time.perf_counter() - begun}
         row = run.ranks.numbers_from_leader(row)
         run.accept(found, pending=True)
         self._plain.accept(plain)
         self._plan, self._relative = found.plan, None
         self._rows.append(row)
+        self._done, self._seconds = self._done + 1, row["seconds"]
+        self._hypergradient_norm = row["hypergradient_norm"]
         self._warn_once(found)
-        self._keep(clone(run.problem.hyperparameters()) if run.settings.online else start.hyper)
+        self._keep(row["objective"], clone(run.problem.hyperparameters()) if run.settings.online else start.hyper)
         return row
+
+    def _is_last(self, found: FinishedRound) -> bool:
+        """True if no outer step follows: all are made, or the run converged."""
+        return self._done + 1 >= self.settings.outer_steps or found.value.length < self.settings.tolerance
 
     def _warn_once(self, found: FinishedRound) -> None:
         if not self._warned and (concern := found.concern):
             warn_user(concern)
             self._warned = True
 
-    def _keep(self, hyper: Params) -> None:
+    def _keep(self, objective: float, hyper: Params) -> None:
         """Keep the last step, or the one that the settings ask for."""
         step, choice = self.run.chains.rounds, self.settings.choice
+        least, self._least = self._least, min(self._least, objective)
         if choice is not None:
             wanted = self._kept is None or step <= choice.step
         elif self.settings.keep == "best-objective":
-            wanted = min(self._rows, key=lambda row: float(row["objective"])) is self._rows[-1]
+            wanted = objective < least
         else:
             wanted = True
         if wanted:
             self._kept = KeptStep.of(self.run.chains, hyper)
 
     def _state(self) -> dict[str, Any]:
-        """Return everything that the rest of the run depends on."""
+        """Return everything that the rest of the run depends on, without the histories."""
         return {
-            "rows": self._rows,
-            "plain_rows": self._plain.rows,
+            "outer_steps": self._done,
+            "plain_steps": self._plain.done,
+            "seconds": self._seconds,
+            "hypergradient_norm": self._hypergradient_norm,
+            "least": self._least,
             "zeta": self._plan.zeta if self._relative is None else None,
             "kept": _as_dict(self._kept),
             "plain_kept": _as_dict(self._plain.kept),
@@ -173,17 +190,18 @@ class Fit:
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state that was saved."""
-        if len(state["rows"]) > self.settings.outer_steps:
+        """Go on from a state that was saved. Its `rows` and `plain_rows` are the histories so far."""
+        if state["outer_steps"] > self.settings.outer_steps:
             raise SettingError(
-                f"`outer_steps` must be at least {len(state['rows'])}, which the run to resume has done, "
+                f"`outer_steps` must be at least {state['outer_steps']}, which the run to resume has done, "
                 f"got {self.settings.outer_steps}"
             )
         self._listeners.load_state(state["listeners"], strict=self.run.ranks.leader)
         self.run.load_state(state["run"])
-        self._rows = state["rows"]
+        self._rows, self._done, self._seconds = History(state["rows"]), state["outer_steps"], state["seconds"]
+        self._hypergradient_norm, self._least = state["hypergradient_norm"], state["least"]
         self._kept = _as_kept(state["kept"])
-        self._plain.load_state(state["plain_rows"], _as_kept(state["plain_kept"]))
+        self._plain.load_state(state["plain_steps"], state["plain_rows"], _as_kept(state["plain_kept"]))
         if state["zeta"] is not None:
             self._relative = None
         self._plan = self.run.plan(self._plan.zeta if state["zeta"] is None else state["zeta"])
@@ -244,8 +262,8 @@ def _as_kept(found: dict[str, Any] | None) -> KeptStep | None:
     return None if found is None else KeptStep(**found)
 
 
-def _ending(result: Result, failure: DivergenceError | None) -> Row:
+def _ending(result: Result, done: int, failure: DivergenceError | None) -> Row:
     """Return the fields of the journal's last line."""
-    ending: Row = {"status": result.status, "outer_steps_done": len(result.rows), "zeta": result.zeta}
+    ending: Row = {"status": result.status, "outer_steps_done": done, "zeta": result.zeta}
     ending |= {"kept_run": result.kept_run, "kept_step": result.kept_step, "verdict": result.verdict}
     return ending if failure is None else {**ending, "error": str(failure)}

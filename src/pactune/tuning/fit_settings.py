@@ -25,12 +25,11 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class FitSettings:
-    """The arguments of `Tuner.fit`, and four fields that the choice of ζ and the recording set.
+    """The arguments of `Tuner.fit`, and three fields that the choice of ζ and the recording set.
 
     Attributes:
         choice: the step to keep, if a rule has chosen it.
         verdict: the verdict of that rule; None compares the tuned run with plain training.
-        evaluate: False leaves the columns of the data sets out of the rows.
         recorder: writes the journal and the checkpoints.
     """
 
@@ -39,10 +38,10 @@ class FitSettings:
     keep: Keep = "last"
     tolerance: float = 0.0
     plain_steps: int | None = None
+    evaluate_every: int = 1
     on_divergence: str = "raise"
     choice: Choice | None = None
     verdict: Verdict | None = None
-    evaluate: bool = True
     recorder: Recorder = field(default_factory=Recorder)
 
     def __post_init__(self) -> None:
@@ -52,3 +51,8 @@ class FitSettings:
         check_number("tolerance", self.tolerance, Rule("≥ 0 and finite", NOT_NEGATIVE.holds))
         check_choice("on_divergence", self.on_divergence, ("raise", "return"))
         check_count("plain_steps", self.plain_steps, 0, words="≥ 0, a whole number,", none="for the default")
+        check_count("evaluate_every", self.evaluate_every, 0, words="≥ 0, a whole number")
+
+    def evaluates(self, step: int, *, last: bool) -> bool:
+        """Return True if the models of an outer step are evaluated on the data sets; `last` is True for the last."""
+        return self.evaluate_every > 0 and (last or step % self.evaluate_every == 0)

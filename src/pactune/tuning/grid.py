@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pactune.checks import check_count, check_flag
-from pactune.columns import Row
+from pactune.columns import Row, column_names
 from pactune.engines import as_engine
 from pactune.errors import SettingError
 from pactune.problem.data import as_source
@@ -54,11 +54,12 @@ class GridResult:
         """The same for plain training, with λ fixed at its start."""
         return self._frame([result.plain_rows for result in self.results])
 
-    def _frame(self, tables: list[list[Row]]) -> pd.DataFrame:
+    def _frame(self, tables: Sequence[Sequence[Row]]) -> pd.DataFrame:
         import pandas as pd
 
         pairs = zip(self.cells, tables, strict=True)
-        return pd.DataFrame([{**cell, **row} for cell, rows in pairs for row in rows])
+        joined = [{**cell, **row} for cell, rows in pairs for row in rows]
+        return pd.DataFrame(joined, columns=column_names(joined))
 
 
 def fit_grid(
@@ -72,6 +73,7 @@ def fit_grid(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     plain_steps: int | None = None,
+    evaluate_every: int = 1,
     on_divergence: str = "return",
     run_dir: str | Path | None = None,
     resume: bool = False,
@@ -94,6 +96,7 @@ def fit_grid(
         callbacks: listeners; each hears all cells.
         progress: show progress on stderr; None does so on a terminal only.
         plain_steps: for how many outer steps plain training runs beside each cell.
+        evaluate_every: evaluate at every so many outer steps and at the last one; 0 never does.
         on_divergence: "return" keeps what a cell has reached and goes on with the others, "raise" ends all.
         run_dir: a folder with one run folder per cell; None writes nothing.
         resume: go on with the cells in `run_dir`; finished ones are not run again.
@@ -141,6 +144,7 @@ def fit_grid(
                 keep=keep,
                 tolerance=tolerance,
                 plain_steps=plain_steps,
+                evaluate_every=evaluate_every,
                 on_divergence=on_divergence,
             )
             folder = None if root is None else folder_inside(root, cell_name(cell))

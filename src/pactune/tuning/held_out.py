@@ -158,7 +158,7 @@ def _fit_in_lockstep(
             plain_steps=settings.outer_steps if candidate.plain else 0,
             on_divergence="return",
             choice=None,
-            evaluate=False,
+            evaluate_every=0,
             recorder=settings.recorder.part(candidate.name, schedule, **differs),
         )
         there = OuterRun(replace(own, problem=problem), run.ranks, runner)
@@ -289,7 +289,7 @@ class _StartOfRuns:
             saved = recorder.load(run.problem.device)
             if saved is None:
                 start = cls.of(run)
-                recorder.save(lambda: {"rows": [], "plain_rows": [], "start": vars(start)})
+                recorder.save(0, lambda: {"start": vars(start)}, {})
                 recorder.end(status="completed")
                 return start
         start = cls(**saved["start"])

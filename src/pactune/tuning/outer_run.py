@@ -183,8 +183,12 @@ class OuterRun:
 
     def hypergradient(self) -> RequestGenerator[ObjectiveValue]:
         """Run one round and leave the λ-gradient in `.grad`, for a loop that steps the optimizer itself."""
-        plan = self._single_plan
-        SEEN_DATA.begin_fit(self.problem.tensors(), self.problem.seen_samples)
+        plan, samples = self._single_plan, self.problem.seen_samples
+        if self._checked:  # θ comes from the last round, and λ may come from anywhere
+            SEEN_DATA.go_on(self.problem.model.parameters(), samples)
+            SEEN_DATA.begin_fit(self.problem.hyper_leaves().values(), samples)
+        else:
+            SEEN_DATA.begin_fit(self.problem.tensors(), samples)
         yield from self.take_outer_step()
         with self.ranks.session(), self.problem.training_mode():
             if self._checked:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from pactune.columns import Row
+from pactune.columns import History, Row
 from pactune.errors import warn_user
 from pactune.problem.data import Source
 from pactune.results.verdict import diverged_at
@@ -71,13 +72,18 @@ class PlainRun:
         self._run, self._settings, self._test, self._listeners = run, settings, test, listeners
         self._chains = run.plain_chains
         self._plan = run.plan(0.0).training_only()
-        self.rows: list[Row] = []
+        self.rows, self.done = History(), 0
         self.kept: KeptStep | None = None
 
-    def step(self, tuned: RunStates) -> RequestGenerator[PlainStep | None]:
-        """Run one more outer step; return None after the last. The first round of an offline run serves both runs."""
+    def step(self, tuned: RunStates, *, last: bool) -> RequestGenerator[PlainStep | None]:
+        """Run one more outer step; return None after the last. The first round of an offline run serves both runs.
+
+        Args:
+            tuned: the chains of the tuned run after the same outer step.
+            last: True if this is the last outer step of the tuned run.
+        """
         run, problem = self._run, self._run.problem
-        if len(self.rows) >= self._steps or diverged_at(self.rows[-1:]) is not None:
+        if self.done >= self._steps or diverged_at(self.rows[-1:]) is not None:
             return None
         if tuned.rounds == 1 and not run.settings.online:
             arrived = self._chains.like(tuned)
@@ -90,9 +96,9 @@ class PlainRun:
         row: Row = {"outer_step": arrived.rounds}
         try:
             run.publish(arrived)
-            evaluated = self._settings.evaluate
-            measured = (yield from evaluations(arrived, run.start_hyper, self._test)) if evaluated else {}
-            row |= run.ranks.numbers_from_leader(measured)
+            if self._settings.evaluates(arrived.rounds, last=last or self.done + 1 >= self._steps):
+                measured = yield from evaluations(arrived, run.start_hyper, self._test)
+                row |= run.ranks.numbers_from_leader(measured)
             self._listeners.plain_step(row)
         finally:
             problem.load_hyper(present)
@@ -104,6 +110,7 @@ class PlainRun:
             return
         self._chains.follow(step.chains)
         self.rows.append(step.row)
+        self.done += 1
         if diverged_at(self.rows[-1:]) is not None:
             warn_user(
                 f"plain training, with λ fixed where it started, diverged in outer step {self._chains.rounds}; "
@@ -113,9 +120,9 @@ class PlainRun:
         if choice is None or self._chains.rounds <= choice.step:
             self.kept = KeptStep.of(self._chains, self._run.start_hyper)
 
-    def load_state(self, rows: list[Row], kept: KeptStep | None) -> None:
-        """Go on after `rows`."""
-        self.rows, self.kept = rows, kept
+    def load_state(self, done: int, rows: Iterable[Row], kept: KeptStep | None) -> None:
+        """Go on after `done` outer steps, whose rows are `rows`."""
+        self.done, self.rows, self.kept = done, History(rows), kept
 
 
 def evaluations(chains: RunStates, hyper: Params, test: Source | None) -> RequestGenerator[Row]:

@@ -177,6 +177,7 @@ class Tuner:
         callbacks: Sequence[Callback] = (),
         progress: bool | None = None,
         plain_steps: int | None = None,
+        evaluate_every: int = 1,
         on_divergence: str = "raise",
         run_dir: str | Path | None = None,
         resume: bool = False,
@@ -195,6 +196,9 @@ class Tuner:
             progress: show progress on stderr; None does so on a terminal only.
             plain_steps: for how many outer steps plain training (λ fixed where it started) runs beside the tuned
                 run; by default as many, or one with `restart`.
+            evaluate_every: evaluate the models on all rows of every data set at each outer step whose number this
+                divides, and at the last one; 0 never does. Other rows of the history lack the columns of the data
+                sets, and a verdict by the test set needs them at the kept step.
             on_divergence: "raise" a `DivergenceError` that carries the result, or "return" the result so far.
             run_dir: a folder for the journal and the checkpoints of this run; None writes nothing.
             resume: go on with the run in `run_dir`, bit for bit as if it had never stopped; `outer_steps` then counts
@@ -215,6 +219,7 @@ class Tuner:
             keep=keep,
             tolerance=tolerance,
             plain_steps=plain_steps,
+            evaluate_every=evaluate_every,
             on_divergence=on_divergence,
         )
         zeta, run = self.settings.objective.zeta, self.outer_run

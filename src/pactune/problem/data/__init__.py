@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,34 @@ from pactune.problem.data.indexed import DatasetRows, TensorRows, length_of
 from pactune.problem.data.loader import LoaderBatches
 from pactune.problem.data.source import Batch, Source, in_type, move
 
-__all__ = ["Batch", "Source", "as_source", "in_type", "move"]
+__all__ = ["Batch", "BatchSizes", "Source", "as_source", "in_type", "move"]
+
+
+class BatchSizes(NamedTuple):
+    """The sizes of a problem's mini-batches; None takes all rows.
+
+    Attributes:
+        train: of training mini-batches.
+        valid: of validation mini-batches.
+        risk: of those on which the risk at θ_T is computed; "same" takes the size of the sample's other mini-batches.
+    """
+
+    train: int | None
+    valid: int | None
+    risk: int | Literal["same"] | None
+
+    def source(self, data: Any, role: Literal["train", "valid"], device: torch.device) -> Source:
+        """Return a sample as a stream of mini-batches of these sizes.
+
+        Raises:
+            DataError: the data cannot be used.
+            SettingError: a size breaks its rule.
+        """
+        source = as_source(data, role=role, device=device, batch_size=getattr(self, role))
+        if self.risk == "same":
+            return source
+        check_count("risk_batch_size", self.risk, words='at least 1, or "same"', none="for all rows")
+        return source.with_risk_size(self.risk)
 
 
 def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | None = None) -> Source:

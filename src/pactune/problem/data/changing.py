@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
@@ -28,6 +28,7 @@ class ExchangedSource(Source):
         """Stand for another data set from now on."""
         self.present = source
         self.replayable, self.steady, self.draws = source.replayable, source.steady, source.draws
+        self.risk_size = source.risk_size
 
     @property
     def rows(self) -> int:
@@ -41,6 +42,10 @@ class ExchangedSource(Source):
     def epoch(self) -> Iterator[Batch]:
         """Iterate over the present data set."""
         return self.present.epoch()
+
+    def risk_batches(self, round_index: int, streams: Streams, reader: str = "") -> Iterable[Batch]:
+        """Return rows of the present data set."""
+        return self.present.risk_batches(round_index, streams, reader)
 
     def evaluation(self) -> Iterator[Batch]:
         """Iterate over the present data set."""

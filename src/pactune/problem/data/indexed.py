@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -43,10 +43,10 @@ class Indexed(Source):
         self._rows_total = rows
         self._size = min(batch_size or rows, rows)
         self.steady = self._size == rows
+        self.risk_size = None if self.steady else self._size
         self._shuffle, self._drop_last = shuffle, drop_last
-        self._per_epoch = rows // self._size if drop_last else -(-rows // self._size)
         self._full: Batch | None = None
-        self._order: tuple[int, Tensor] | None = None
+        self._orders: dict[str, tuple[int, Tensor]] = {}
 
     @property
     def rows(self) -> int:
@@ -70,20 +70,36 @@ class Indexed(Source):
     def _permutation(self, epoch: int, streams: Streams, role: str) -> Tensor:
         if not self._shuffle:
             return torch.arange(self.rows, device="cpu")
-        key = streams.key("order", role, epoch)
-        if self._order is None or self._order[0] != key:
+        key, known = streams.key("order", role, epoch), self._orders.get(role)
+        if known is None or known[0] != key:
             generator = torch.Generator("cpu").manual_seed(key)
-            self._order = (key, torch.randperm(self.rows, generator=generator, device="cpu"))
-        return self._order[1]
+            known = self._orders[role] = key, torch.randperm(self.rows, generator=generator, device="cpu")
+        return known[1]
 
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
         """Return all rows, or the next part of the epoch's permutation."""
-        if self.steady:
+        return self._part(step, self._size, streams, role)
+
+    def risk_batches(self, round_index: int, streams: Streams, reader: str = "") -> Iterable[Batch]:
+        """Return the next part of a permutation of its own, or all rows in parts of the mini-batch size."""
+        if self.risk_size is None:
+            return super().risk_batches(round_index, streams, reader)
+        return [self._part(round_index, self.risk_size, streams, "risk")]
+
+    def with_risk_size(self, size: int | None) -> Source:
+        """Return the same rows with another `risk_size`."""
+        twin = copy.copy(self)
+        twin.risk_size = size
+        return twin
+
+    def _part(self, step: int, size: int, streams: Streams, role: str) -> Batch:
+        """Return `size` rows: part number `step` of a permutation that changes from epoch to epoch."""
+        if size >= self.rows:
             return self._whole()
-        epoch, position = divmod(step, self._per_epoch)
+        epoch, position = divmod(step, self.rows // size if self._drop_last else -(-self.rows // size))
         order = self._permutation(epoch, streams, role)
         with seeded(streams.key("rows", role, step)) if self.draws else nullcontext():
-            return self._make(order[position * self._size : (position + 1) * self._size])
+            return self._make(order[position * size : (position + 1) * size])
 
     def first(self) -> Batch:
         """Return the first batch; it is cached if it has all rows."""
@@ -117,13 +133,15 @@ class Indexed(Source):
     def uncached(self) -> Source:
         """Return the same rows without the cached batch."""
         twin = copy.copy(self)
-        twin._full = twin._order = None
+        twin._full, twin._orders = None, {}
         return twin
 
     def fingerprint(self) -> str:
-        """Return the number of rows, the batch size and the order in words."""
+        """Return the number of rows, the batch sizes and the order in words."""
         order = "" if self._shuffle else ", in order"
-        return f"{self.rows} rows in batches of {self._size}{order}{', whole ones only' if self._drop_last else ''}"
+        words = f"{self.rows} rows in batches of {self._size}{order}{', whole ones only' if self._drop_last else ''}"
+        usual = None if self.steady else self._size
+        return words if self.risk_size == usual else f"{words}, risk on {self.risk_size or 'all'} rows"
 
     def subset(self, rows: Tensor) -> Source:
         """Return some of the rows; they keep their numbers."""
@@ -136,7 +154,7 @@ class _Subset(Indexed):
     def __init__(self, base: Indexed, rows: Tensor) -> None:
         batch_size = None if base._size == base.rows else base._size
         super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
-        self._base, self._chosen, self.draws = base, rows, base.draws
+        self._base, self._chosen, self.draws, self.risk_size = base, rows, base.draws, base.risk_size
 
     def uncached(self) -> Source:
         return _Subset(cast(Indexed, self._base.uncached()), self._chosen)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from pactune.errors import DataError
+from pactune.errors import DataError, SettingError
 from pactune.problem.data.source import Batch, Source, count_rows, move, quietly, reading
 from pactune.streams import Streams
 
@@ -29,6 +30,7 @@ class LoaderBatches(Source):
         self._loader, self._role, self._device = loader, role, device
         self._positions: dict[str, tuple[int, Iterator[Batch]]] = {}
         self._count: int | None = None
+        self._risk_on_all = False
 
     @property
     def rows(self) -> int:
@@ -56,9 +58,32 @@ class LoaderBatches(Source):
         """Read the loader once."""
         return quietly(self._once())
 
-    def uncached(self) -> Source:
+    def risk_batches(self, round_index: int, streams: Streams, reader: str = "") -> Iterable[Batch]:
+        """Return the loader's next batch, or all batches."""
+        if self._risk_on_all:
+            return super().risk_batches(round_index, streams, reader)
+        return [self.batch(round_index, streams, "risk", f"{reader} risk")]
+
+    def with_risk_size(self, size: int | None) -> Source:
+        """Return the same loader with the risk on all of its batches.
+
+        Raises:
+            SettingError: `size` is a number; the loader decides how many rows a batch has.
+        """
+        if size is not None:
+            raise SettingError(
+                f"`risk_batch_size` must be None or left out where `{self._role}` is a DataLoader with a sampler of "
+                f"its own, which makes the batches, got {size}"
+            )
+        twin = self.uncached()
+        twin._risk_on_all = True
+        return twin
+
+    def uncached(self) -> LoaderBatches:
         """Return the same loader without its reading positions."""
-        return LoaderBatches(self._loader, role=self._role, device=self._device)
+        twin = copy.copy(self)
+        twin._positions = {}
+        return twin
 
     def reread(self) -> Iterator[Batch]:
         """Read the loader once more, with other random draws."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,18 @@ from torch import Tensor
 from pactune.errors import DataError, PactuneError
 from pactune.streams import Streams, forked_rng, seed_forward
 
-__all__ = ["Batch", "Source", "count_rows", "in_type", "map_tensors", "move", "quietly", "reading", "seeded"]
+__all__ = [
+    "Batch",
+    "BatchesAnew",
+    "Source",
+    "count_rows",
+    "in_type",
+    "map_tensors",
+    "move",
+    "quietly",
+    "reading",
+    "seeded",
+]
 
 
 class Batch(NamedTuple):
@@ -33,6 +45,16 @@ class Batch(NamedTuple):
     stacked: bool = False
 
 
+@dataclass(frozen=True)
+class BatchesAnew(Iterable[Batch]):
+    """Mini-batches that every iteration reads anew, so that they are not kept in memory."""
+
+    read: Callable[[], Iterator[Batch]]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.read()
+
+
 class Source(ABC):
     """A data set that yields mini-batches.
 
@@ -40,11 +62,13 @@ class Source(ABC):
         replayable: True if the mini-batch of a step can be read again; if not, batches are read once and in order.
         steady: True if every step gets the same mini-batch, the whole data set.
         draws: True if reading a row may draw random numbers, as an augmentation does; False for tensors in memory.
+        risk_size: the rows of the mini-batch on which the risk at θ_T is computed; None computes it on all rows.
     """
 
     replayable: bool = True
     steady: bool = False
     draws: bool = True
+    risk_size: int | None = None
 
     @property
     @abstractmethod
@@ -61,6 +85,17 @@ class Source(ABC):
     @abstractmethod
     def epoch(self) -> Iterator[Batch]:
         """Iterate once over all rows in their stored order, in batches of the training size."""
+
+    def risk_batches(self, round_index: int, streams: Streams, reader: str = "") -> Iterable[Batch]:
+        """Return the rows on which the risk at θ_T of an outer step is computed. They can be iterated several times.
+
+        They are all rows, or a mini-batch that is a function of the seed and the outer step.
+        """
+        return BatchesAnew(self.epoch)
+
+    def with_risk_size(self, size: int | None) -> Source:
+        """Return the same data with another `risk_size`."""
+        return self
 
     def evaluation(self) -> Iterator[Batch]:
         """Iterate once over all rows, in batches that fit an evaluation without gradients."""
@@ -164,7 +199,7 @@ class _Cast(Source):
 
     def __init__(self, source: Source, dtype: torch.dtype) -> None:
         self._source, self._dtype = source, dtype
-        self.replayable, self.steady = source.replayable, source.steady
+        self.replayable, self.steady, self.risk_size = source.replayable, source.steady, source.risk_size
 
     @property
     def rows(self) -> int:
@@ -175,6 +210,10 @@ class _Cast(Source):
 
     def epoch(self) -> Iterator[Batch]:
         return map(self._cast, self._source.epoch())
+
+    def risk_batches(self, round_index: int, streams: Streams, reader: str = "") -> Iterable[Batch]:
+        batches = self._source.risk_batches(round_index, streams, reader)
+        return BatchesAnew(lambda: map(self._cast, batches))
 
     def evaluation(self) -> Iterator[Batch]:
         return map(self._cast, self._source.evaluation())
