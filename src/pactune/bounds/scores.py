@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pactune.checks import POSITIVE, is_number, shown
 from pactune.errors import CertificateError
+from pactune.nested import map_tensors
 from pactune.problem.data import Batch
-from pactune.problem.data.source import map_tensors
 
 __all__ = ["check_rows", "check_scores", "check_single_rows", "class_scores", "labels"]
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError, SettingError
+from pactune.nested import map_tensors
 from pactune.parallel.packing import flatten, unflatten
 from pactune.parallel.ranks import Ranks
 from pactune.problem import Problem
 from pactune.problem.data import Batch
-from pactune.problem.data.source import map_tensors
 from pactune.trees import Params, clone, split
 
 __all__ = ["check_shards", "copy_to_shards", "shard_batch", "sum_over_shards", "sum_trees"]

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from pactune.checks import check_count
 from pactune.errors import DataError, SettingError
+from pactune.nested import items_of, other_leaf, tensors_in
 from pactune.problem.data.indexed import DatasetRows, TensorRows, length_of
 from pactune.problem.data.loader import LoaderBatches
 from pactune.problem.data.source import Batch, Source, in_type, move
@@ -22,7 +23,8 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
     """Turn tensors, a `Dataset` or a `DataLoader` into a stream of mini-batches.
 
     Args:
-        data: a tensor, a tuple of tensors with equal first dimension, a `Dataset` or a `DataLoader`.
+        data: a tensor, a tuple, dict or dataclass of tensors with equal first dimension (nested ones too), a `Dataset`
+            or a `DataLoader`.
         role: the name used in messages, "train", "valid" or "test".
         device: the model's device. Tensors must be on it; batches of a `Dataset` or `DataLoader` are moved to it.
         batch_size: rows per mini-batch; None takes all rows. A `DataLoader` brings its own.
@@ -35,11 +37,6 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
         check_count(name, batch_size, words="at least 1", none="for all rows")
     if isinstance(data, Source):
         return data
-    if isinstance(data, Tensor):
-        data = (data,)
-    if isinstance(data, (tuple, list)) and data and all(isinstance(part, Tensor) for part in data):
-        _check_tensors(data, role, device)
-        return TensorRows(data, batch_size=batch_size)
     if isinstance(data, DataLoader):
         if batch_size is not None:
             raise SettingError(f"`{role}` is a DataLoader and brings its own batch size; leave `batch_size` out")
@@ -48,10 +45,14 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
         if length_of(data) == 0:
             raise DataError(f"`{role}` is empty: it needs at least one row")
         return DatasetRows(data, device=device, batch_size=batch_size)
-    raise DataError(
-        f"`{role}` must be a tensor, a tuple of tensors, a Dataset or a DataLoader, got {_kind(data)}; "
-        "turn arrays into tensors with torch.as_tensor"
-    )
+    tensors = tensors_in(data)
+    if not tensors or other_leaf(data):
+        raise DataError(
+            f"`{role}` must be a tensor, a tuple, dict or dataclass of tensors, a Dataset or a DataLoader, got "
+            f"{_kind(data)}; turn arrays into tensors with torch.as_tensor"
+        )
+    _check_tensors(tensors, role, device)
+    return TensorRows((data,) if isinstance(data, Tensor) else data, batch_size=batch_size)
 
 
 def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -> None:
@@ -100,7 +101,8 @@ def _standard(sampler: object) -> bool:
 
 
 def _kind(data: object) -> str:
-    name = type(data).__name__
-    if isinstance(data, (tuple, list)):
-        return f"{name} of ({', '.join(type(part).__name__ for part in data)})"
-    return name
+    name, parts = type(data).__name__, items_of(data)
+    if parts is None:
+        return name
+    listed = ", ".join(type(part).__name__ if key is None else f"{key}: {type(part).__name__}" for key, part in parts)
+    return f"{name} of ({listed})"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from pactune.errors import DataError
+from pactune.nested import map_tensors, tensors_in
 from pactune.problem.data.source import Batch, Source, move, quietly, reading, seeded
 from pactune.streams import Streams
 
@@ -156,19 +158,19 @@ class _Subset(Indexed):
 
 
 class TensorRows(Indexed):
-    """Rows of tensors that are all in memory."""
+    """Rows of tensors that are all in memory, in a tuple, a dict or any other structure that `nested` knows."""
 
     draws = False
 
-    def __init__(self, tensors: Sequence[Tensor], *, batch_size: int | None) -> None:
-        super().__init__(len(tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
-        self._tensors = tuple(tensors)
+    def __init__(self, data: Any, *, batch_size: int | None) -> None:
+        self._data, self._tensors = data, tensors_in(data)
+        super().__init__(len(self._tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
 
-    def _take(self, index: Tensor) -> tuple[Tensor, ...]:
+    def _take(self, index: Tensor) -> Any:
         every = whole(self.rows)
         if index is every or (len(index) == self.rows and torch.equal(index, every)):
-            return self._tensors
-        return tuple(_rows(tensor, index.to(tensor.device)) for tensor in self._tensors)
+            return self._data
+        return map_tensors(self._data, lambda tensor: _rows(tensor, index.to(tensor.device)))
 
     def fingerprint(self) -> str:
         """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
@@ -195,17 +197,35 @@ class DatasetRows(Indexed):
         *,
         device: torch.device,
         batch_size: int | None,
-        collate: Any = default_collate,
+        collate: Any = None,
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
         super().__init__(length_of(dataset), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
-        self._dataset, self._device, self._collate = dataset, device, collate
+        self._dataset, self._device, self._collate = dataset, device, collate or _collate
 
     def _take(self, index: Tensor) -> Any:
         with reading(f"a {type(self._dataset).__name__}, read at rows {_listed(index)},"):
-            rows = self._collate([self._dataset[int(i)] for i in index])
+            rows = self._collate(self._read(index.tolist()))
         return move(rows, self._device)
+
+    def _read(self, numbers: list[int]) -> Any:
+        """Return some rows, all at once if the data set can read several, as a `DataLoader` does."""
+        several: Any = getattr(self._dataset, "__getitems__", None)
+        return several(numbers) if callable(several) else [self._dataset[number] for number in numbers]
+
+
+def _collate(rows: Any) -> Any:
+    """Return rows as one batch. Torch's function does not know dataclasses, which are joined field by field."""
+    first = rows[0]
+    if first is None:
+        return None
+    if not is_dataclass(first) or isinstance(first, (type, Mapping)):
+        return default_collate(rows)
+    names, joined = [field.name for field in fields(first)], copy.copy(first)
+    for name in names:
+        object.__setattr__(joined, name, _collate([getattr(row, name) for row in rows]))
+    return joined
 
 
 def _listed(index: Tensor) -> str:

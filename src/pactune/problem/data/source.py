@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError, PactuneError
+from pactune.nested import map_tensors, tensors_in
 from pactune.streams import Streams, forked_rng, seed_forward
 
-__all__ = ["Batch", "Source", "count_rows", "in_type", "map_tensors", "move", "quietly", "reading", "seeded"]
+__all__ = ["Batch", "Source", "count_rows", "in_type", "move", "quietly", "reading", "seeded"]
 
 
 class Batch(NamedTuple):
@@ -25,12 +26,15 @@ class Batch(NamedTuple):
         rows: the number of rows.
         numbers: the numbers of the rows in the data set; None if they are unknown.
         stacked: True if the tensors have a leading axis for many runs.
+        shared: the places, among the tensors of `data` and `numbers`, of those that have no such axis: all runs share
+            them.
     """
 
     data: Any
     rows: int
     numbers: Tensor | None = None
     stacked: bool = False
+    shared: frozenset[int] = frozenset()
 
 
 class Source(ABC):
@@ -105,24 +109,10 @@ def move(data: Any, device: torch.device) -> Any:
     return map_tensors(data, lambda tensor: tensor.to(device))
 
 
-def map_tensors(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Apply a function to every tensor of a nested batch."""
-    if isinstance(data, Tensor):
-        return function(data)
-    if isinstance(data, dict):
-        return {key: map_tensors(value, function) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        parts = [map_tensors(value, function) for value in data]
-        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-    return data
-
-
 def count_rows(data: Any) -> int:
     """Count the rows of a nested batch by its first tensor."""
-    if isinstance(data, Tensor):
-        return len(data) if data.ndim else 1
-    parts = data.values() if isinstance(data, dict) else data if isinstance(data, (list, tuple)) else ()
-    return next((count_rows(part) for part in parts), 1)
+    first = next(iter(tensors_in(data)), None)
+    return 1 if first is None or first.ndim == 0 else len(first)
 
 
 @contextmanager
