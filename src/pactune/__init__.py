@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pactune.parallel import Parallel
     from pactune.problem import Problem
     from pactune.problem.correlated_inputs import CorrelatedInputs
+    from pactune.problem.data import Stream
     from pactune.problem.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.problem.provenance import Provenance
     from pactune.results.callbacks import Callback
@@ -101,6 +102,7 @@ _HOMES = {
     "pactune.tuning.grid": ["GridResult", "fit_grid"],
     "pactune.sweeps.result": ["SweepResult"],
     "pactune.sweeps.run": ["sweep"],
+    "pactune.problem.data": ["Stream"],
     "pactune.tuning.tuner": ["Tuner"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -141,6 +143,7 @@ __all__ = [
     "RunFolderError",
     "SameDistribution",
     "SettingError",
+    "Stream",
     "SweepResult",
     "TorchOptim",
     "Truncated",

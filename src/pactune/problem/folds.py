@@ -61,7 +61,7 @@ def make_folds(source: Source, folds: Any, groups: Any, *, refit: bool) -> Folds
         SettingError: `folds` is none of these.
         DataError: the rows of a fold are not rows of the sample, or a row of a fold trains and validates.
     """
-    source.subset(torch.arange(source.rows, device="cpu"))  # raises if rows cannot be chosen by number
+    source.subset(torch.zeros(1, dtype=torch.long, device="cpu"))  # raises if rows cannot be chosen by number
     splitter = hasattr(folds, "split") and not isinstance(folds, (str, bytes))
     if groups is not None and not splitter:
         raise SettingError("`groups` needs a splitter that uses them, such as folds=GroupKFold(5) of scikit-learn")

@@ -271,7 +271,7 @@ class Problem(ModelRisks):
     @property
     def seen_samples(self) -> tuple[DataMark, ...]:
         """The samples that training and tuning see."""
-        return self.sample_ids if self.has_tasks or self.train.rows else self.sample_ids[1:]
+        return self.sample_ids if self.has_tasks or self.train.size != 0 else self.sample_ids[1:]
 
     def try_losses(self) -> None:
         """Call losses, metrics and hooks once on the first batches, so that a mistake is reported before training.
@@ -290,7 +290,7 @@ class Problem(ModelRisks):
                     f"the {role} loss is {float(value)} before the first step; look for NaN or Inf in `{role}` "
                     "and in the model"
                 )
-            if source.rows:
+            if source.size != 0:
                 self._try_rows(role, batch)
 
     def _try_rows(self, role: str, batch: Batch) -> None:

@@ -79,7 +79,7 @@ class Runner:
 
     engine: Engine = field(default_factory=Eager)
 
-    _groupings: dict[tuple[int, ...], _Grouping] = field(default_factory=dict, init=False)
+    _groupings: dict[tuple[int | None, ...], _Grouping] = field(default_factory=dict, init=False)
     _stacked_with: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
     _evaluates_stacked: bool = field(default=True, init=False)
 
@@ -168,10 +168,10 @@ class Runner:
         return known.groups
 
 
-def _identity(trajectory: Trajectory) -> tuple[int, ...]:
+def _identity(trajectory: Trajectory) -> tuple[int | None, ...]:
     """Return numbers that are equal as long as a trajectory fits its group. The tasks of a place may change in size."""
     problem = trajectory.problem
-    return id(problem), id(trajectory.objective), problem.train.rows, problem.valid.rows
+    return id(problem), id(trajectory.objective), problem.train.size, problem.valid.size
 
 
 def _in_places(groups: Sequence[list[int]], answer: Callable[[list[int]], Sequence[T]]) -> list[T]:

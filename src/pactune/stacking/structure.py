@@ -71,5 +71,5 @@ def _structure(request: RoundRequest) -> tuple[Any, ...]:
         (plan.trajectory.dynamics, type(objective), settings, problem_snapshot(problem)),
         [{name: (value.shape, value.dtype, value.device) for name, value in tree.items()} for tree in trees],
         {state.step for state in request.states},
-        (problem.train.rows, problem.valid.rows, request.drawn is None, request.on_step is None),
+        (problem.train.size, problem.valid.size, request.drawn is None, request.on_step is None),
     )

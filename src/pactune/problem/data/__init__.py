@@ -13,10 +13,11 @@ from pactune.checks import check_count
 from pactune.errors import DataError, SettingError
 from pactune.nested import items_of, other_leaf, tensors_in
 from pactune.problem.data.indexed import DatasetRows, TensorRows, length_of
-from pactune.problem.data.loader import LoaderBatches
-from pactune.problem.data.source import Batch, Source, in_type, move
+from pactune.problem.data.loader import LoaderBatches, Stream
+from pactune.problem.data.prefetch import move
+from pactune.problem.data.source import Batch, Source, in_type
 
-__all__ = ["Batch", "Source", "as_source", "in_type", "move"]
+__all__ = ["Batch", "Source", "Stream", "as_source", "in_type", "move"]
 
 
 def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | None = None) -> Source:
@@ -24,7 +25,7 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
 
     Args:
         data: a tensor, a tuple, dict or dataclass of tensors with equal first dimension (nested ones too), a `Dataset`
-            or a `DataLoader`.
+            or a `DataLoader`; an `IterableDataset` and a `Stream` too.
         role: the name used in messages, "train", "valid" or "test".
         device: the model's device. Tensors must be on it; batches of a `Dataset` or `DataLoader` are moved to it.
         batch_size: rows per mini-batch; None takes all rows. A `DataLoader` brings its own.
@@ -37,11 +38,15 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
         check_count(name, batch_size, words="at least 1", none="for all rows")
     if isinstance(data, Source):
         return data
-    if isinstance(data, DataLoader):
+    if isinstance(data, IterableDataset):
+        data, batch_size = _streamed(data, role, batch_size), None
+    if isinstance(data, (DataLoader, Stream)):
         if batch_size is not None:
-            raise SettingError(f"`{role}` is a DataLoader and brings its own batch size; leave `batch_size` out")
+            raise SettingError(f"`{role}` is a {type(data).__name__} and brings its own batch size; leave `batch_size` out")
+        if isinstance(data, Stream):
+            return LoaderBatches(data.loader, role=role, device=device, batches=data.batches)
         return _from_loader(data, role, device)
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+    if isinstance(data, Dataset):
         if length_of(data) == 0:
             raise DataError(f"`{role}` is empty: it needs at least one row")
         return DatasetRows(data, device=device, batch_size=batch_size)
@@ -72,6 +77,17 @@ def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -
             raise DataError(
                 f"`{role}` is on {tensor.device} and the model on {device}; move one of them with `.to(...)` first"
             )
+
+
+def _streamed(data: IterableDataset[Any], role: str, batch_size: int | None) -> DataLoader[Any]:
+    """Return a stream of rows as a loader of batches."""
+    if batch_size is None:
+        name = "batch_size" if role == "train" else f"{role}_batch_size"
+        raise DataError(
+            f"`{role}` is an IterableDataset, whose rows are never all there, so `{name}` must say how many a batch "
+            "has; or wrap it in a DataLoader"
+        )
+    return DataLoader(data, batch_size=batch_size)
 
 
 def _from_loader(loader: DataLoader[Any], role: str, device: torch.device) -> Source:

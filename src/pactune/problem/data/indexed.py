@@ -17,7 +17,8 @@ from torch.utils.data import Dataset, default_collate
 
 from pactune.errors import DataError
 from pactune.nested import map_tensors, tensors_in
-from pactune.problem.data.source import Batch, Source, move, quietly, reading, seeded
+from pactune.problem.data.prefetch import move
+from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
 from pactune.streams import Streams
 
 __all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]

@@ -15,7 +15,7 @@ from pactune.errors import DataError, PactuneError
 from pactune.nested import map_tensors, tensors_in
 from pactune.streams import Streams, forked_rng, seed_forward
 
-__all__ = ["Batch", "Source", "count_rows", "in_type", "move", "quietly", "reading", "seeded"]
+__all__ = ["Batch", "Source", "count_rows", "in_type", "quietly", "reading", "seeded"]
 
 
 class Batch(NamedTuple):
@@ -54,6 +54,15 @@ class Source(ABC):
     @abstractmethod
     def rows(self) -> int:
         """The number of rows, n in the theory."""
+
+    @property
+    def size(self) -> int | None:
+        """The number of rows; None if it is unknown, as for a stream. Reads nothing."""
+        return self.rows
+
+    def count(self, *, needed: bool) -> int:
+        """Return the number of rows; 0 if it is unknown and not needed."""
+        return self.rows if self.size is not None or needed else 0
 
     @abstractmethod
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
@@ -102,11 +111,6 @@ class Source(ABC):
 def in_type(source: Source, dtype: torch.dtype) -> Source:
     """Return the source with its floating-point tensors in another type."""
     return _Cast(source, dtype)
-
-
-def move(data: Any, device: torch.device) -> Any:
-    """Move every tensor of a nested batch to `device`."""
-    return map_tensors(data, lambda tensor: tensor.to(device))
 
 
 def count_rows(data: Any) -> int:
@@ -159,6 +163,10 @@ class _Cast(Source):
     @property
     def rows(self) -> int:
         return self._source.rows
+
+    @property
+    def size(self) -> int | None:
+        return self._source.size
 
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
         return self._cast(self._source.batch(step, streams, role, reader))
