@@ -12,10 +12,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from pactune.checks import check_count
 from pactune.errors import DataError, SettingError
 from pactune.nested import items_of, other_leaf, tensors_in
-from pactune.problem.data.indexed import DatasetRows, TensorRows, length_of
+from pactune.problem.data.dataset import DatasetRows
+from pactune.problem.data.indexed import TensorRows, length_of
 from pactune.problem.data.loader import LoaderBatches, Stream
 from pactune.problem.data.prefetch import move
 from pactune.problem.data.source import Batch, Source, in_type
+from pactune.problem.data.workers import WorkerSettings
 
 __all__ = ["Batch", "Source", "Stream", "as_source", "in_type", "move"]
 
@@ -106,6 +108,7 @@ def _from_loader(loader: DataLoader[Any], role: str, device: torch.device) -> So
         collate=loader.collate_fn,
         shuffle=isinstance(loader.sampler, RandomSampler),
         drop_last=loader.drop_last,
+        workers=WorkerSettings.of(loader, device),
     )
 
 

@@ -21,11 +21,12 @@ from pactune.problem.data.prefetch import move
 from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
 from pactune.streams import Streams
 
-__all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
+__all__ = ["Indexed", "TensorRows", "length_of", "listed"]
 
 _WHOLE: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 FINGERPRINT_ROWS = 1024  # rows of a tensor that go into its checksum
 REREAD_ROWS = 256  # rows that are read twice to find out if reading changes them
+MOST_ORDERS = 2  # permutations that are kept: workers read the next epoch while the present one ends
 EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
 
 
@@ -49,7 +50,7 @@ class Indexed(Source):
         self._shuffle, self._drop_last = shuffle, drop_last
         self._per_epoch = rows // self._size if drop_last else -(-rows // self._size)
         self._full: Batch | None = None
-        self._order: tuple[int, Tensor] | None = None
+        self._orders: dict[int, Tensor] = {}
 
     @property
     def rows(self) -> int:
@@ -74,19 +75,24 @@ class Indexed(Source):
         if not self._shuffle:
             return torch.arange(self.rows, device="cpu")
         key = streams.key("order", role, epoch)
-        if self._order is None or self._order[0] != key:
+        if key not in self._orders:
             generator = torch.Generator("cpu").manual_seed(key)
-            self._order = (key, torch.randperm(self.rows, generator=generator, device="cpu"))
-        return self._order[1]
+            while len(self._orders) >= MOST_ORDERS:
+                del self._orders[next(iter(self._orders))]
+            self._orders[key] = torch.randperm(self.rows, generator=generator, device="cpu")
+        return self._orders[key]
+
+    def _step_rows(self, step: int, streams: Streams, role: str) -> Tensor:
+        """Return the rows of a step, by their places in this source."""
+        epoch, position = divmod(step, self._per_epoch)
+        return self._permutation(epoch, streams, role)[position * self._size : (position + 1) * self._size]
 
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
         """Return all rows, or the next part of the epoch's permutation."""
         if self.steady:
             return self._whole()
-        epoch, position = divmod(step, self._per_epoch)
-        order = self._permutation(epoch, streams, role)
         with seeded(streams.key("rows", role, step)) if self.draws else nullcontext():
-            return self._make(order[position * self._size : (position + 1) * self._size])
+            return self._make(self._step_rows(step, streams, role))
 
     def first(self) -> Batch:
         """Return the first batch; it is cached if it has all rows."""
@@ -120,7 +126,7 @@ class Indexed(Source):
     def uncached(self) -> Source:
         """Return the same rows without the cached batch."""
         twin = copy.copy(self)
-        twin._full = twin._order = None
+        twin._full, twin._orders = None, {}
         return twin
 
     def fingerprint(self) -> str:
@@ -189,50 +195,10 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     return tensor.index_select(0, index) if tensor.is_sparse else tensor[index]
 
 
-class DatasetRows(Indexed):
-    """Rows of a map-style `Dataset`."""
-
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        *,
-        device: torch.device,
-        batch_size: int | None,
-        collate: Any = None,
-        shuffle: bool = True,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(length_of(dataset), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
-        self._dataset, self._device, self._collate = dataset, device, collate or _collate
-
-    def _take(self, index: Tensor) -> Any:
-        with reading(f"a {type(self._dataset).__name__}, read at rows {_listed(index)},"):
-            rows = self._collate(self._read(index.tolist()))
-        return move(rows, self._device)
-
-    def _read(self, numbers: list[int]) -> Any:
-        """Return some rows, all at once if the data set can read several, as a `DataLoader` does."""
-        several: Any = getattr(self._dataset, "__getitems__", None)
-        return several(numbers) if callable(several) else [self._dataset[number] for number in numbers]
-
-
-def _collate(rows: Any) -> Any:
-    """Return rows as one batch. Torch's function does not know dataclasses, which are joined field by field."""
-    first = rows[0]
-    if first is None:
-        return None
-    if not is_dataclass(first) or isinstance(first, (type, Mapping)):
-        return default_collate(rows)
-    names, joined = [field.name for field in fields(first)], copy.copy(first)
-    for name in names:
-        object.__setattr__(joined, name, _collate([getattr(row, name) for row in rows]))
-    return joined
-
-
-def _listed(index: Tensor) -> str:
+def listed(index: Tensor) -> str:
     """Return row numbers as text; at most the first four.
 
-    >>> _listed(torch.arange(9))
+    >>> listed(torch.arange(9))
     '0, 1, 2, 3, …'
     """
     return ", ".join([*map(str, index[:4].tolist()), *(["…"] if len(index) > 4 else [])])
