@@ -12,6 +12,7 @@ from torch import Tensor
 from pactune.errors import DataError, PactuneError, SettingError
 from pactune.nested import items_of, map_tensors, tensors_in
 from pactune.problem.data import Batch
+from pactune.problem.data.take_rows import LAYOUTS, first_rows, take_rows
 
 __all__ = ["as_risk", "is_sum", "layout", "naming_failure", "structure"]
 
@@ -27,7 +28,7 @@ def is_sum(risk: Callable[[Batch], Tensor], batch: Batch) -> bool:
     if not _has_rows(batch):
         return False
     few = min(batch.rows, FEW)
-    first = Batch(map_tensors(batch.data, lambda t: t[:few]), few, _map(batch.numbers, lambda t: t[:few]))
+    first = Batch(map_tensors(batch.data, lambda t: first_rows(t, few)), few, _map(batch.numbers, lambda t: t[:few]))
     twice = Batch(map_tensors(first.data, _double), 2 * few, _map(first.numbers, _double))
     try:
         one, two = float(risk(first)), float(risk(twice))
@@ -88,13 +89,13 @@ def _described(data: Any, words: Callable[[Tensor], str]) -> str:
 
 
 def _has_rows(batch: Batch) -> bool:
-    """True if every tensor of a batch is strided and has one entry per row of the batch."""
+    """True if every tensor of a batch has rows that can be taken, one per row of the batch."""
     found = tensors_in(batch.data)
-    return bool(found) and all(t.layout == torch.strided and t.ndim > 0 and len(t) == batch.rows for t in found)
+    return bool(found) and all(t.layout in LAYOUTS and t.ndim > 0 and len(t) == batch.rows for t in found)
 
 
 def _double(tensor: Tensor) -> Tensor:
-    return torch.cat([tensor, tensor])
+    return take_rows(tensor, torch.arange(len(tensor), device=tensor.device).repeat(2))
 
 
 def _map(tensor: Tensor | None, function: Callable[[Tensor], Tensor]) -> Tensor | None:

@@ -17,6 +17,7 @@ from pactune.problem.data.indexed import TensorRows, length_of
 from pactune.problem.data.loader import LoaderBatches, Stream
 from pactune.problem.data.prefetch import move
 from pactune.problem.data.source import Batch, Source, in_type
+from pactune.problem.data.take_rows import LAYOUTS
 from pactune.problem.data.workers import WorkerSettings
 
 __all__ = ["Batch", "Source", "Stream", "as_source", "in_type", "move"]
@@ -70,10 +71,10 @@ def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -
     if lengths[0] == 0:
         raise DataError(f"`{role}` is empty: it needs at least one row")
     for tensor in tensors:
-        if tensor.layout not in (torch.strided, torch.sparse_coo):
+        if tensor.layout not in LAYOUTS or (tensor.layout == torch.sparse_csr and tensor.ndim != 2):
             raise DataError(
                 f"`{role}` has a tensor of layout {tensor.layout}, whose rows cannot be taken by number; use "
-                ".to_dense() or .to_sparse_coo()"
+                ".to_dense(), .to_sparse_coo(), or .to_sparse_csr() of a matrix"
             )
         if tensor.device != device:
             raise DataError(

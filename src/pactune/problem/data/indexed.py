@@ -19,6 +19,7 @@ from pactune.errors import DataError
 from pactune.nested import map_tensors, tensors_in
 from pactune.problem.data.prefetch import move
 from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
+from pactune.problem.data.take_rows import take_rows
 from pactune.streams import Streams
 
 __all__ = ["Indexed", "TensorRows", "length_of", "listed"]
@@ -177,22 +178,17 @@ class TensorRows(Indexed):
         every = whole(self.rows)
         if index is every or (len(index) == self.rows and torch.equal(index, every)):
             return self._data
-        return map_tensors(self._data, lambda tensor: _rows(tensor, index.to(tensor.device)))
+        return map_tensors(self._data, lambda tensor: take_rows(tensor, index))
 
     def fingerprint(self) -> str:
         """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
         digest = hashlib.blake2b(digest_size=8)
         spread = torch.arange(0, self.rows, -(-self.rows // FINGERPRINT_ROWS), device="cpu")
         for tensor in self._tensors:
-            sample = _rows(tensor.detach(), spread.to(tensor.device)).to_dense().cpu().contiguous()
+            sample = take_rows(tensor.detach(), spread).to_dense().cpu().contiguous()
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(sample.reshape(-1).view(torch.uint8).numpy().data)
         return f"{super().fingerprint()}, checksum {digest.hexdigest()}"
-
-
-def _rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """Return some rows of a dense or sparse tensor."""
-    return tensor.index_select(0, index) if tensor.is_sparse else tensor[index]
 
 
 def listed(index: Tensor) -> str:
