@@ -18,6 +18,7 @@ from pactune.rounds.plan import RoundOutcome, RoundRequest
 from pactune.rounds.round import combine, run_chains, run_round
 from pactune.stacking.batched import norms, take_outer_steps, values_of
 from pactune.stacking.requests import EvaluationRequest, OuterStepRequest, RoundValue, ValueRequest
+from pactune.stacking.shared_data import split_by_data
 from pactune.stacking.stack import Stack
 from pactune.stacking.stacked import StackedModels
 from pactune.stacking.structure import same_structure, stack_refusal
@@ -189,6 +190,7 @@ def _grouped(requests: Sequence[RoundRequest]) -> list[_Group]:
             places.append([place])
         else:
             same.append(place)
+    places = [[own[i] for i in part] for own in places for part in split_by_data([requests[place] for place in own])]
     members = [[requests[place] for place in own] for own in places]
     several = [sum(len(request.states) for request in own) > 1 for own in members]
     stacks = [_try_stack(own) if many else None for own, many in zip(members, several, strict=True)]

@@ -33,8 +33,8 @@ class _StackedRows(Source):
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources, self.join = sources, BatchJoiner()
-        self.steady = all(source.steady for source in sources)
+        self._sources, self.steady = sources, all(source.steady for source in sources)
+        self.join = BatchJoiner(compare=self.steady)
 
     @property
     def rows(self) -> int:

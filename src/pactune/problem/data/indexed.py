@@ -20,6 +20,7 @@ from pactune.nested import map_tensors, tensors_in
 from pactune.problem.data.prefetch import move
 from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
 from pactune.problem.data.take_rows import take_rows
+from pactune.problem.data.taken import TakenRows, take_once
 from pactune.streams import Streams
 
 __all__ = ["Indexed", "TensorRows", "length_of", "listed"]
@@ -147,6 +148,7 @@ class _Subset(Indexed):
         batch_size = None if base._size == base.rows else base._size
         super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
         self._base, self._chosen, self.draws = base, rows, base.draws
+        self._taken: TakenRows | None = None
 
     def uncached(self) -> Source:
         return _Subset(cast(Indexed, self._base.uncached()), self._chosen)
@@ -158,6 +160,15 @@ class _Subset(Indexed):
         digest = hashlib.blake2b(self._chosen.numpy().tobytes(), digest_size=8).hexdigest()
         return f"{super().fingerprint()}, rows {digest} of {self._base.fingerprint()}"
 
+    def _whole(self) -> Batch:
+        if not isinstance(self._base, TensorRows):
+            return super()._whole()
+        if self._taken is None:
+            self._taken = take_once(self._base.data, self._chosen, lambda: self._base._take(self._chosen))
+            self._full = Batch(self._taken.data, self.rows, self._chosen)
+        assert self._full is not None
+        return self._full
+
     def _take(self, index: Tensor) -> Any:
         return self._base._take(self._chosen[index])
 
@@ -166,19 +177,23 @@ class _Subset(Indexed):
 
 
 class TensorRows(Indexed):
-    """Rows of tensors that are all in memory, in a tuple, a dict or any other structure that `nested` knows."""
+    """Rows of tensors that are all in memory, in a tuple, a dict or any other structure that `nested` knows.
+
+    Attributes:
+        data: all rows.
+    """
 
     draws = False
 
     def __init__(self, data: Any, *, batch_size: int | None) -> None:
-        self._data, self._tensors = data, tensors_in(data)
+        self.data, self._tensors = data, tensors_in(data)
         super().__init__(len(self._tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
 
     def _take(self, index: Tensor) -> Any:
         every = whole(self.rows)
         if index is every or (len(index) == self.rows and torch.equal(index, every)):
-            return self._data
-        return map_tensors(self._data, lambda tensor: take_rows(tensor, index))
+            return self.data
+        return map_tensors(self.data, lambda tensor: take_rows(tensor, index))
 
     def fingerprint(self) -> str:
         """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""

@@ -11,17 +11,22 @@ from torch import Tensor
 from pactune.errors import DataError
 from pactune.nested import flatten, map_tensors, other_leaf, tensors_in
 from pactune.problem.data.source import Batch
+from pactune.problem.data.taken import memory_of
 
-__all__ = ["BatchJoiner", "first_of_stack", "over_runs", "tensors_of"]
+__all__ = ["BatchJoiner", "first_of_stack", "over_runs", "same_tensor", "tensors_of"]
 
 
 class BatchJoiner:
     """Joins the mini-batches of all runs into one. A tensor that all runs share is not copied.
 
     The last result is cached, so that full batches are joined once.
+
+    Args:
+        compare: True also shares tensors of equal values. It pays for full batches, which are compared once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, compare: bool = False) -> None:
+        self._compare = compare
         self._last: tuple[list[Batch], Batch] | None = None
 
     def __call__(self, batches: Sequence[Batch]) -> Batch:
@@ -32,17 +37,17 @@ class BatchJoiner:
         """
         if self._last is not None and all(a is b for a, b in zip(self._last[0], batches, strict=True)):
             return self._last[1]
-        joined = _join(batches)
+        joined = _join(batches, compare=self._compare)
         self._last = (list(batches), joined)
         return joined
 
 
-def _join(batches: Sequence[Batch]) -> Batch:
+def _join(batches: Sequence[Batch], *, compare: bool) -> Batch:
     first, flat = batches[0], [flatten((batch.data, batch.numbers)) for batch in batches]
     leaves, nesting = flat[0]
     if any(other != nesting for _, other in flat) or other_leaf(leaves):
         raise DataError("mini-batches can be joined if they are made alike and hold tensors alone")
-    columns = [_joined_column(column) for column in zip(*(own for own, _ in flat), strict=True)]
+    columns = [_joined_column(column, compare=compare) for column in zip(*(own for own, _ in flat), strict=True)]
     tensors = [(value, shared) for value, shared in columns if isinstance(value, Tensor)]
     shared = frozenset(i for i, (_, shared) in enumerate(tensors) if shared)
     if len(shared) == len(tensors):
@@ -51,12 +56,24 @@ def _join(batches: Sequence[Batch]) -> Batch:
     return Batch(data, first.rows, numbers, stacked=True, shared=shared)
 
 
-def _joined_column(column: Sequence[Any]) -> tuple[Any, bool]:
+def _joined_column(column: Sequence[Any], *, compare: bool) -> tuple[Any, bool]:
     """Return one leaf of all runs as one, and True if it is the leaf of each of them."""
     first = column[0]
-    if all(other is first for other in column):
+    if all(same_tensor(first, other, compare=compare) for other in column):
         return first, True
     return torch.stack(list(column)), False
+
+
+def same_tensor(a: Any, b: Any, *, compare: bool = False) -> bool:
+    """True if two leaves are one: the same object or the same memory, or with `compare` the same values."""
+    if a is b:
+        return True
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    memory = memory_of([a])
+    if memory is not None and memory == memory_of([b]):
+        return True
+    return compare and a.layout == b.layout == torch.strided and a.device == b.device and torch.equal(a, b)
 
 
 def over_runs(function: Callable[..., Any], batch: Batch, *trees: Any) -> Any:
