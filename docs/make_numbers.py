@@ -30,6 +30,7 @@ PAGES = {
     "README.md": Numbers(zeta.readme_claims, ["Apache-2.0"]),
     "docs/certificates.md": Numbers(others.certificates, others.CERTIFICATES_ALLOWED),
     "docs/choosing-k-and-zeta.md": Numbers(zeta.claims, zeta.ALLOWED),
+    "docs/data.md": Numbers(others.data_page),
     "docs/distributed.md": Numbers(allowed=others.DISTRIBUTED_ALLOWED),
     "docs/dynamics-and-objectives.md": Numbers(),
     "docs/estimators_and_tables.md": Numbers(),

@@ -16,7 +16,7 @@ ROOT = Path(pactune.__file__).parent
 LAYERS = [
     {"errors"},
     {"checks", "extras"},
-    {"columns", "trees"},
+    {"columns", "nested", "trees"},
     {"storage"},
     {"drawing"},
     {"interrupts", "streams"},

@@ -16,6 +16,7 @@ __all__ = [
     "PRIVACY_ALLOWED",
     "certificates",
     "contributing",
+    "data_page",
     "folds_and_tasks",
     "monitor",
     "privacy_page",
@@ -95,6 +96,17 @@ def privacy_page() -> list[str]:
         f"| exact | {n(found.exact, '.4f')} |",
         f"really costs ε = {n(audit['epsilon claimed'], '.2f')}, the attack proves "
         f"{n(audit['epsilon proved by the attack'], '.2f')}",
+    ]
+
+
+def data_page() -> list[str]:
+    """Return what docs/data.md says about memory."""
+    found = read("benchmarks/results/shared_data.json")
+    folds, views = (found["megabytes"][way] for way in ("folds", "views of one tensor"))
+    return [
+        f"{n(found['cells'], 'd')} cells over five folds of one sample add {n(folds['now'], '.0f')} MB at their peak, "
+        f"and {n(folds['before'], '.0f')} MB where each run has a copy; on views of one tensor they add "
+        f"{n(views['now'], '.0f')} and {n(views['before'], '.0f')} MB",
     ]
 
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pactune.parallel import Parallel
     from pactune.problem import Problem
     from pactune.problem.correlated_inputs import CorrelatedInputs
+    from pactune.problem.data import Stream
     from pactune.problem.hyper import ExampleWeights, Initialization, LearningRates, WeightDecay
     from pactune.problem.l1 import L1
     from pactune.problem.provenance import Provenance
@@ -119,6 +120,7 @@ _HOMES = {
     "pactune.tuning.grid": ["GridResult", "fit_grid"],
     "pactune.sweeps.result": ["SweepResult"],
     "pactune.sweeps.run": ["sweep"],
+    "pactune.problem.data": ["Stream"],
     "pactune.tuning.tuner": ["Tuner"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -163,6 +165,7 @@ __all__ = [
     "RunningImplicit",
     "SameDistribution",
     "SettingError",
+    "Stream",
     "SweepResult",
     "TorchOptim",
     "Truncated",

@@ -22,7 +22,7 @@ from pactune.dynamics import Langevin
 from pactune.errors import SettingError
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source, as_source
-from pactune.problem.losses import inputs_and_target
+from pactune.problem.model_inputs import inputs_and_target
 from pactune.problem.modules import mode
 from pactune.problem.provenance import DataMark, Provenance
 from pactune.problem.seen_data import SEEN_DATA
@@ -76,13 +76,12 @@ class HoldOut(Claim):
                 scores = self._scores(batch)
                 if not rows:
                     check_single_rows(self._scores, batch, scores)
-                total += row_losses(self.loss, scores, inputs_and_target(batch.data)[-1], batch.rows).sum()
+                total += row_losses(self.loss, scores, inputs_and_target(batch.data).target, batch.rows).sum()
                 rows += batch.rows
         return Evidence(float(total) / rows, None, rows, 1)
 
     def _scores(self, batch: Batch) -> Any:
-        *inputs, _ = inputs_and_target(batch.data)
-        return self.model(*inputs)
+        return inputs_and_target(batch.data).apply(self.model)
 
     def assumptions(self) -> list[str]:
         """Return the assumptions that cannot be checked."""

@@ -15,7 +15,7 @@ from pactune.bounds.scores import check_rows, check_scores, check_single_rows, c
 from pactune.checks import FINITE, POSITIVE, check_number
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source
-from pactune.problem.losses import inputs_and_target
+from pactune.problem.model_inputs import inputs_and_target
 from pactune.trees import Params
 
 __all__ = ["BoundedLoss", "ClippedCrossEntropy", "ZeroOne", "mean_losses", "row_losses"]
@@ -130,7 +130,7 @@ def mean_losses(problem: Problem, params: Params, source: Source, loss: BoundedL
 
     with torch.no_grad():
         for batch in source.evaluation():
-            found, target = scores(batch), inputs_and_target(batch.data)[-1]
+            found, target = scores(batch), inputs_and_target(batch.data).target
             if not rows:
                 check_single_rows(lambda few: scores(few).transpose(0, 1), batch, found.transpose(0, 1))
             total += torch.stack([row_losses(loss, one, target, batch.rows).sum() for one in found])

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pactune.checks import POSITIVE, is_number, shown
 from pactune.errors import CertificateError
+from pactune.nested import map_tensors
 from pactune.problem.data import Batch
-from pactune.problem.data.source import map_tensors
+from pactune.problem.data.take_rows import first_rows
 
 __all__ = ["check_rows", "check_scores", "check_single_rows", "class_scores", "labels"]
 
@@ -92,7 +93,7 @@ def check_single_rows(predict: Callable[[Batch], Any], batch: Batch, scores: Any
     check_scores(scores, batch.rows)
     if batch.rows <= FEW:
         return
-    alone = predict(batch._replace(data=map_tensors(batch.data, lambda part: part[:FEW]), rows=FEW))
+    alone = predict(batch._replace(data=map_tensors(batch.data, lambda part: first_rows(part, FEW)), rows=FEW))
     check_scores(alone, FEW)
     together = scores.double()
     allowed = 0.02 * together.std(0) + max(2e-3, torch.finfo(scores.dtype).eps ** 0.5) * together.abs().amax(0)

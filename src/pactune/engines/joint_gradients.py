@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from pactune.hypergradient.records import GradientPair, InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.nested import map_tensors
 from pactune.problem.data.joined import tensors_of
-from pactune.problem.data.source import Batch, map_tensors
+from pactune.problem.data.source import Batch
 from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, leaves, split
 
@@ -37,7 +39,7 @@ class JointGradients:
             return None
         if problem.enters_losses or problem.has_buffers or train[0].rows != valid[0].rows:
             return None
-        parts = [tensors_of(batch._replace(numbers=None)) for batch in (train[0], valid[0])]
+        parts = [_stacked_tensors(batch, problem.runs[0]) for batch in (train[0], valid[0])]
         if [tensor.shape for tensor in parts[0]] != [tensor.shape for tensor in parts[1]]:
             return None
         columns = iter([torch.cat(pair) for pair in zip(*parts, strict=True)])
@@ -53,3 +55,9 @@ class JointGradients:
             found = torch.autograd.grad(risks.sum(), list(params.values()), allow_unused=True)
         halves = {name: value.chunk(2) for name, value in split(found, params)[0].items()}
         return GradientPair({n: half[0] for n, half in halves.items()}, {n: half[1] for n, half in halves.items()}, {})
+
+
+def _stacked_tensors(batch: Batch, runs: int) -> list[Tensor]:
+    """Return the tensors of a batch without its row numbers, each with the axis of the runs."""
+    tensors = tensors_of(batch._replace(numbers=None))
+    return [t.expand(runs, *t.shape) if i in batch.shared else t for i, t in enumerate(tensors)]

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from pactune import nested
 
 __all__ = ["TensorList", "TreeLayout", "flatten"]
 
@@ -23,7 +24,7 @@ class TreeLayout(NamedTuple):
         tensors: shape and dtype of every tensor.
     """
 
-    spec: pytree.TreeSpec
+    spec: nested.Nesting
     constants: tuple[tuple[int, Any], ...]
     tensors: tuple[tuple[torch.Size, torch.dtype], ...]
 
@@ -32,7 +33,7 @@ class TreeLayout(NamedTuple):
         leaves: list[Any] = list(flat)
         for position, constant in self.constants:
             leaves.insert(position, constant)
-        return pytree.tree_unflatten(leaves, self.spec)
+        return self.spec.restore(leaves)
 
 
 def flatten(value: Any) -> tuple[TensorList, TreeLayout]:
@@ -42,7 +43,7 @@ def flatten(value: Any) -> tuple[TensorList, TreeLayout]:
     >>> layout.restore([2 * tensors[0]])
     {'w': tensor([2., 2.]), 'steps': 3}
     """
-    leaves, spec = pytree.tree_flatten(value)
+    leaves, spec = nested.flatten(value)
     flat = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     constants = tuple((i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor))
     return flat, TreeLayout(spec, constants, tuple((tensor.shape, tensor.dtype) for tensor in flat))

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.hypergradient.records import GradientPair, InnerState, Observation, StepData
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.nested import other_leaf
 from pactune.problem.data import Batch
 from pactune.rounds.chain import Carry
 from pactune.rounds.engine import ORDERED, RoundChain
@@ -33,9 +33,8 @@ def recording_obstacle(round_chain: RoundChain) -> str | None:
         return ORDERED
     data = round_chain.step_data_at(0)
     for role, batch in (("train", data.train), ("valid", data.valid)):
-        others = [leaf for leaf in pytree.tree_leaves(batch.data) if not isinstance(leaf, Tensor)]
-        if others:
-            return f"a batch of `{role}` holds a {type(others[0]).__name__} and not tensors alone"
+        if kind := other_leaf(batch.data):
+            return f"a batch of `{role}` holds a {kind.__name__} and not tensors alone"
     return None
 
 

@@ -13,7 +13,7 @@ from pactune.engines.segment import SegmentData, SegmentReader, recording_obstac
 from pactune.hypergradient.records import InnerState
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem.data import Batch
-from pactune.problem.data.source import map_tensors
+from pactune.problem.data.joined import first_of_stack
 from pactune.rounds.chain import Chain, ChainEnd
 from pactune.rounds.engine import RoundChain
 from pactune.rounds.plan import RoundPlan
@@ -101,8 +101,8 @@ def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundD
     params, buffers, drawn, own = (_first(tree, stacked) for tree in (*start.state[:3:2], start.drawn or {}, hyper))
     with torch.no_grad():
         found = [
-            problem.train_risk(params, own, clone(buffers), _first_batch(data.steps.train[0])),
-            problem.valid_risk(params, own, clone(buffers), _first_batch(data.final[0])),
+            problem.train_risk(params, own, clone(buffers), first_of_stack(data.steps.train[0])),
+            problem.valid_risk(params, own, clone(buffers), first_of_stack(data.final[0])),
         ]
         if problem.has_penalty:
             found += problem.penalty_gradient(params, own).values()
@@ -117,14 +117,6 @@ def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundD
 
 def _first(tree: Params, stacked: bool) -> Params:
     return {name: value.select(0, 0) for name, value in tree.items()} if stacked else tree
-
-
-def _first_batch(batch: Batch) -> Batch:
-    """Return the mini-batch of the first run."""
-    if not batch.stacked:
-        return batch
-    data, numbers = map_tensors((batch.data, batch.numbers), lambda tensor: tensor.select(0, 0))
-    return Batch(data, batch.rows, numbers)
 
 
 def read_round(round_chain: RoundChain) -> tuple[RoundStart, RoundData]:

@@ -371,7 +371,8 @@ class Trajectory:
     def _context(self, state: InnerState, data: StepData, factors: Params) -> PathContext:
         eta = self._numbers(state, data)["lr"]
         tau = self.dynamics.inverse_temperature_or_none()
-        return PathContext(eta, factors, self.problem.train.rows, self.problem.valid.rows, tau)
+        needed, problem = self.objective.uses_step_size, self.problem
+        return PathContext(eta, factors, problem.train.count(needed=needed), problem.valid.count(needed=needed), tau)
 
     def _move(
         self,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.errors import DataError, GradientError, PactuneError, SettingError
+from pactune.problem.model_inputs import split_target
 from pactune.problem.tensor_slots import TensorSlots, owner
 from pactune.streams import GLOBAL_STATE
 from pactune.trees import Params, split
@@ -35,10 +36,10 @@ def as_batch_loss(loss: Callable[..., Tensor] | None, batch_loss: BatchLoss | No
     assert loss is not None
 
     def risk(model: nn.Module, batch: Any) -> Tensor:
-        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        parts = split_target(batch)
+        if parts is None:
             raise DataError("with `loss` every batch must be a tuple (inputs, target); otherwise pass `batch_loss`")
-        *inputs, target = batch
-        return loss(model(*inputs), target)
+        return loss(parts.apply(model), parts.target)
 
     return risk
 

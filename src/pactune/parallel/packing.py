@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-from pactune.problem.data.source import map_tensors
+from pactune.nested import map_tensors
 from pactune.trees import Params
 
 __all__ = ["digest", "flatten", "pack", "unflatten", "unpack"]

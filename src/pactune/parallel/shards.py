@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError, SettingError
+from pactune.nested import map_tensors
 from pactune.parallel.packing import flatten, unflatten
 from pactune.parallel.ranks import Ranks
 from pactune.problem import Problem
 from pactune.problem.data import Batch
-from pactune.problem.data.source import map_tensors
+from pactune.problem.data.take_rows import take_rows
 from pactune.trees import Params, clone, split
 
 __all__ = ["check_shards", "copy_to_shards", "shard_batch", "sum_over_shards", "sum_trees"]
@@ -51,7 +52,9 @@ def shard_batch(batch: Batch, shard: int, shards: int) -> tuple[Batch, float]:
                 f"a mini-batch of {batch.rows} rows cannot be shared between ranks: a tensor in it has the shape "
                 f"{tuple(tensor.shape)}; every tensor needs the rows first, or use Parallel(shards=1)"
             )
-        return tensor[rows]
+        if tensor.layout == torch.strided:
+            return tensor[rows]
+        return take_rows(tensor, torch.arange(rows.start, rows.stop, device=tensor.device))
 
     numbers = None if batch.numbers is None else batch.numbers[rows]
     return Batch(map_tensors(batch.data, cut), rows.stop - rows.start, numbers), (last - first) / batch.rows

@@ -29,11 +29,15 @@ def describe_problem(
 
 def _data(train: Source, valid: Source, folds: Folds | None, tasks: Tasks | None) -> str:
     if folds is not None:
-        return f"data={train.rows} rows in {len(folds.folds)} folds{' and a refit' if folds.refit else ''}"
-    both = f"train={train.rows} rows, valid={valid.rows} rows"
+        return f"data={_rows(train)} in {len(folds.folds)} folds{' and a refit' if folds.refit else ''}"
+    both = f"train={_rows(train)}, valid={_rows(valid)}"
     if tasks is None:
         return both
     return f"tasks={len(tasks.places)}{' drawn at every outer step' if tasks.drawn else ''}, the first with {both}"
+
+
+def _rows(source: Source) -> str:
+    return "a stream of rows" if source.size is None else f"{source.size} rows"
 
 
 def _count(tensors: Params) -> int:

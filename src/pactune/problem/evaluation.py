@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from pactune.errors import SettingError
 from pactune.interrupts import check_interrupt
 from pactune.problem.data import Batch
+from pactune.problem.model_inputs import split_target
 
-__all__ = ["Evaluation", "average"]
+__all__ = ["Evaluation", "average", "outputs_of"]
 
 
 class Evaluation(NamedTuple):
@@ -48,3 +50,15 @@ def average(
         for name, value in found.items():
             sums[name] = sums.get(name, 0.0) + batch.rows * float(value)
     return Evaluation(risk / rows, {name: value / rows for name, value in sums.items()})
+
+
+def outputs_of(model: nn.Module, batches: Iterable[Batch]) -> Tensor | None:
+    """Return the model's output for every row; None if a batch names no target, or rows have no output each."""
+    found = list[Tensor]()
+    for batch in batches:
+        parts = split_target(batch.data)
+        outputs = None if parts is None else parts.apply(model)
+        if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != batch.rows:
+            return None
+        found.append(outputs.detach())
+    return torch.cat(found)

@@ -12,6 +12,7 @@ from torch import Tensor
 from pactune.checks import check_count, shown
 from pactune.errors import DataError, SettingError
 from pactune.problem.data import Source
+from pactune.problem.model_inputs import split_target
 from pactune.streams import Streams
 
 __all__ = ["FoldRows", "Folds", "make_folds", "targets_of"]
@@ -60,7 +61,7 @@ def make_folds(source: Source, folds: Any, groups: Any, *, refit: bool) -> Folds
         SettingError: `folds` is none of these.
         DataError: the rows of a fold are not rows of the sample, or a row of a fold trains and validates.
     """
-    source.subset(torch.arange(source.rows, device="cpu"))  # raises if rows cannot be chosen by number
+    source.subset(torch.zeros(1, dtype=torch.long, device="cpu"))  # raises if rows cannot be chosen by number
     splitter = hasattr(folds, "split") and not isinstance(folds, (str, bytes))
     if groups is not None and not splitter:
         raise SettingError("`groups` needs a splitter that uses them, such as folds=GroupKFold(5) of scikit-learn")
@@ -140,11 +141,12 @@ def _labels(source: Source) -> Tensor | None:
 
 
 def targets_of(source: Source) -> Tensor | None:
-    """Return the last part of every row; None if a batch is not a tuple that ends with a tensor."""
+    """Return the target of every row; None if a batch has no target that is a tensor with one entry per row."""
     parts: list[Tensor] = []
     for batch in source.evaluation():
-        last = batch.data[-1] if isinstance(batch.data, (tuple, list)) and len(batch.data) > 1 else None
-        if not isinstance(last, Tensor) or last.ndim == 0 or len(last) != batch.rows:
+        found = split_target(batch.data)
+        target = None if found is None else found.target
+        if not isinstance(target, Tensor) or target.ndim == 0 or len(target) != batch.rows:
             return None
-        parts.append(last)
+        parts.append(target)
     return torch.cat(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError, PactuneError, SettingError
+from pactune.nested import items_of, map_tensors, tensors_in
 from pactune.problem.data import Batch
-from pactune.problem.data.source import map_tensors
+from pactune.problem.data.take_rows import LAYOUTS, first_rows, take_rows
 
 __all__ = ["as_risk", "is_sum", "layout", "naming_failure", "structure"]
 
@@ -27,7 +28,7 @@ def is_sum(risk: Callable[[Batch], Tensor], batch: Batch) -> bool:
     if not _has_rows(batch):
         return False
     few = min(batch.rows, FEW)
-    first = Batch(map_tensors(batch.data, lambda t: t[:few]), few, _map(batch.numbers, lambda t: t[:few]))
+    first = Batch(map_tensors(batch.data, lambda t: first_rows(t, few)), few, _map(batch.numbers, lambda t: t[:few]))
     twice = Batch(map_tensors(first.data, _double), 2 * few, _map(first.numbers, _double))
     try:
         one, two = float(risk(first)), float(risk(twice))
@@ -78,22 +79,23 @@ def layout(data: Any) -> str:
 def _described(data: Any, words: Callable[[Tensor], str]) -> str:
     if isinstance(data, Tensor):
         return words(data)
-    if isinstance(data, dict):
-        return "{" + ", ".join(f"{key!r}: {_described(value, words)}" for key, value in data.items()) + "}"
-    if isinstance(data, (tuple, list)):
-        return "(" + ", ".join(_described(part, words) for part in data) + ")"
-    return type(data).__name__
+    parts = items_of(data)
+    if parts is None:
+        return type(data).__name__
+    if isinstance(data, Mapping):
+        return "{" + ", ".join(f"{name!r}: {_described(part, words)}" for name, part in sorted(parts)) + "}"
+    inner = ", ".join(_described(part, words) for _, part in parts)
+    return f"({inner})"
 
 
 def _has_rows(batch: Batch) -> bool:
-    """True if every tensor of a batch is strided and has one entry per row of the batch."""
-    found: list[Tensor] = []
-    map_tensors(batch.data, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
-    return bool(found) and all(t.layout == torch.strided and t.ndim > 0 and len(t) == batch.rows for t in found)
+    """True if every tensor of a batch has rows that can be taken, one per row of the batch."""
+    found = tensors_in(batch.data)
+    return bool(found) and all(t.layout in LAYOUTS and t.ndim > 0 and len(t) == batch.rows for t in found)
 
 
 def _double(tensor: Tensor) -> Tensor:
-    return torch.cat([tensor, tensor])
+    return take_rows(tensor, torch.arange(len(tensor), device=tensor.device).repeat(2))
 
 
 def _map(tensor: Tensor | None, function: Callable[[Tensor], Tensor]) -> Tensor | None:

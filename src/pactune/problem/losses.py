@@ -13,8 +13,9 @@ from pactune.checks import shown
 from pactune.columns import RISK
 from pactune.errors import DataError, PactuneError, SettingError
 from pactune.problem.data import Batch
+from pactune.problem.model_inputs import inputs_and_target
 
-__all__ = ["Closure", "Losses", "Metrics", "accuracy", "inputs_and_target"]
+__all__ = ["Closure", "Losses", "Metrics", "accuracy"]
 
 Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
@@ -112,8 +113,8 @@ class Losses:
         if self.knows_rows:
             return self._short(model, batch, reduction="none").reshape(batch.rows, -1).mean(1)
         assert self._loss is not None
-        *inputs, target = inputs_and_target(batch.data)
-        outputs = model(*inputs)
+        parts = inputs_and_target(batch.data)
+        outputs, target = parts.apply(model), parts.target
         both = (outputs, target)
         if not all(isinstance(one, Tensor) and one.ndim and len(one) == batch.rows for one in both):
             return None
@@ -140,8 +141,8 @@ class Losses:
 
     def _short(self, model: nn.Module, batch: Batch, **options: str) -> Tensor:
         assert self._loss is not None
-        *inputs, target = inputs_and_target(batch.data)
-        return self._loss(model(*inputs), target, **options)
+        parts = inputs_and_target(batch.data)
+        return self._loss(parts.apply(model), parts.target, **options)
 
 
 def _loss_of_rows(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
@@ -177,21 +178,13 @@ def knows_reduction(loss: object) -> bool:
         return False
 
 
-def inputs_and_target(data: Any) -> tuple[Any, ...]:
-    """Return a batch of the short form as (inputs…, target)."""
-    if isinstance(data, (tuple, list)) and len(data) >= 2:
-        return tuple(data)
-    raise DataError(
-        "with `loss=` every batch must be a tuple (inputs, target); otherwise pass `train_loss` and `valid_loss`"
-    )
-
-
 def accuracy(model: nn.Module, data: Any) -> dict[str, Tensor]:
     """Return the share of right answers; an empty dict if the target is no class number."""
-    *inputs, target = inputs_and_target(data)
+    parts = inputs_and_target(data)
+    target = parts.target
     if not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
         return {}
-    scores = model(*inputs)
+    scores = parts.apply(model)
     if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
         return {}  # the largest of one score is always the first: that is no classification
     return {"accuracy": (scores.argmax(1) == target).double().mean()}

@@ -16,7 +16,7 @@ from pactune.errors import DataError, SettingError, warn_user
 from pactune.problem.data import Batch, BatchSizes, Source, in_type
 from pactune.problem.data.changing import NoRows
 from pactune.problem.description import describe_problem
-from pactune.problem.evaluation import Evaluation, average
+from pactune.problem.evaluation import Evaluation, average, outputs_of
 from pactune.problem.folds import FoldRows, Folds, make_folds
 from pactune.problem.hooks import weigher_of
 from pactune.problem.hyper import ExampleWeights, check_values
@@ -275,7 +275,7 @@ class Problem(ModelRisks):
     @property
     def seen_samples(self) -> tuple[DataMark, ...]:
         """The samples that training and tuning see."""
-        return self.sample_ids if self.has_tasks or self.train.rows else self.sample_ids[1:]
+        return self.sample_ids if self.has_tasks or self.train.size != 0 else self.sample_ids[1:]
 
     def try_losses(self) -> None:
         """Call losses, metrics and hooks once on the first batches, so that a mistake is reported before training.
@@ -294,7 +294,7 @@ class Problem(ModelRisks):
                     f"the {role} loss is {float(value)} before the first step; look for NaN or Inf in `{role}` "
                     "and in the model"
                 )
-            if source.rows:
+            if source.size != 0:
                 self._try_rows(role, batch)
 
     def _try_rows(self, role: str, batch: Batch) -> None:
@@ -358,17 +358,9 @@ class Problem(ModelRisks):
         return source is self.train and self._losses.general
 
     def predictions(self, source: Source) -> Tensor | None:
-        """Return the model's output for every row, in `eval()` mode; None if a batch is no tuple (inputs, target)."""
-        found = []
+        """Return the model's output for every row, in `eval()` mode; None if a batch names no target."""
         with evaluating(self.model, self.device):
-            for batch in source.evaluation():
-                if not isinstance(batch.data, (tuple, list)) or len(batch.data) < 2:
-                    return None
-                outputs = self.model(*batch.data[:-1])
-                if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != batch.rows:
-                    return None
-                found.append(outputs.detach())
-        return torch.cat(found)
+            return outputs_of(self.model, source.evaluation())
 
     def row_losses(self, source: Source) -> Tensor:
         """Return the validation loss of every row, in `eval()` mode; float64 on the CPU.

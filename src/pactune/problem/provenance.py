@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pactune.errors import DataError
+from pactune.nested import tensors_in
 from pactune.problem.data import Source, as_source
 from pactune.problem.row_identity import RowFingerprints
 
@@ -189,8 +189,7 @@ def _overlap(mark: DataMark, sample: DataMark) -> str:
 
 def _device(data: Any) -> torch.device:
     """Return the device of the first tensor."""
-    parts = data if isinstance(data, (list, tuple)) else [data]
-    return next((part.device for part in parts if isinstance(part, Tensor)), torch.device("cpu"))
+    return next((tensor.device for tensor in tensors_in(data)), torch.device("cpu"))
 
 
 def _plain(row: object) -> object:

@@ -14,7 +14,8 @@ from pactune.problem.hooks import Hooks, StepSizes
 from pactune.problem.hyper import Initialization
 from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.loss_checks import as_risk
-from pactune.problem.losses import Losses, inputs_and_target
+from pactune.problem.losses import Losses
+from pactune.problem.model_inputs import inputs_and_target
 from pactune.problem.modules import ModuleTensors
 from pactune.problem.tensor_slots import call_with
 from pactune.trees import Params
@@ -131,8 +132,8 @@ class ModelRisks(InnerProblem):
 
     def predict(self, params: Params, batch: Batch) -> tuple[Any, Any]:
         """Return the model's output at θ, and the target."""
-        *inputs, target = inputs_and_target(batch.data)
-        return call_with([(self._tensors.params, params)], lambda: self.model(*inputs)), target
+        parts = inputs_and_target(batch.data)
+        return call_with([(self._tensors.params, params)], lambda: parts.apply(self.model)), parts.target
 
     def train_risk(self, params: Params, hyper: Params, buffers: Params, batch: Batch) -> Tensor:
         """Return R_T without the penalty. A training forward writes its statistics into `buffers`."""

@@ -10,7 +10,7 @@ different rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from pactune.errors import DataError
 from pactune.extras import require
+from pactune.nested import tensors_in
 from pactune.problem.data import Batch
+from pactune.problem.model_inputs import TARGETS, split_target
 
 __all__ = ["ProjectedRows", "RowFingerprints"]
 
@@ -33,7 +35,6 @@ ROUNDING = 2.0**-20  # relative distance that float32 arithmetic explains: such 
 COARSEST = 2.0**-7  # relative distance beyond bfloat16: rows farther apart are always different
 MARGIN = 32  # two copies of a row must be this many times nearer than different rows of one sample
 FARTHEST = MARGIN * COARSEST  # relative distance beyond which neighbours do not matter
-TARGETS = {"y", "label", "labels", "target", "targets"}
 
 
 class ProjectedRows(NamedTuple):
@@ -174,11 +175,10 @@ def _upper_share(nearest: Array, within: float) -> float:
 def _inputs(batches: Iterable[Batch]) -> Iterator[Tensor]:
     """Return the inputs as rows of float64 numbers, in blocks. Shapes (block, columns).
 
-    The last part of a tuple is the target and is left out; so are the parts of a dict whose names are in `TARGETS`.
+    The target is left out: the last part of a tuple, or the entries of a mapping whose names are in `TARGETS`.
     """
     for batch in batches:
-        parts: list[Tensor] = []
-        _collect(_without_target(batch.data), parts)
+        parts = [tensor.detach().to_dense() for tensor in tensors_in(_without_target(batch.data))]
         if not parts:
             raise DataError("rows without a tensor cannot be told apart; give a DataMark one identifier per row")
         for start in range(0, len(parts[0]), BLOCK):
@@ -187,22 +187,12 @@ def _inputs(batches: Iterable[Batch]) -> Iterator[Tensor]:
 
 
 def _without_target(data: Any) -> Any:
-    if isinstance(data, (list, tuple)) and len(data) >= 2:
-        return data[:-1]
-    if isinstance(data, dict):
-        return {name: part for name, part in data.items() if str(name).lower() not in TARGETS} or data
-    return data
-
-
-def _collect(value: Any, parts: list[Tensor]) -> None:
-    if isinstance(value, Tensor):
-        parts.append(value.detach() if value.layout == torch.strided else value.detach().to_dense())
-    elif isinstance(value, dict):
-        for name in sorted(value, key=str):
-            _collect(value[name], parts)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            _collect(part, parts)
+    """Return a batch without its target. The entries of a mapping are in the order of their names."""
+    if isinstance(data, Mapping):
+        names = [name for name in sorted(data, key=str) if str(name).lower() not in TARGETS]
+        return [data[name] for name in names or sorted(data, key=str)]
+    found = split_target(data)
+    return data if found is None else found.arguments
 
 
 def _numbers(part: Tensor) -> Tensor:

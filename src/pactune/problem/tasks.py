@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pactune.checks import check_count, shown
 from pactune.errors import DataError, SettingError
+from pactune.nested import map_tensors
 from pactune.problem.data import Source, in_type
 from pactune.problem.data.changing import ExchangedSource
-from pactune.problem.data.source import map_tensors
 from pactune.problem.loss_checks import layout
 from pactune.streams import Streams
 

@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
 from pactune.errors import DataError, SettingError
+from pactune.nested import flatten
 from pactune.problem.data import Source, as_source
 from pactune.problem.folds import FoldRows, make_folds
+from pactune.problem.model_inputs import split_target
 
 __all__ = ["Sample", "first_inputs", "needs_pull", "one_sample"]
 
@@ -54,31 +56,29 @@ def one_sample(data: Any, valid: Any, folds: Any, groups: Any, device: torch.dev
 
 def _joined(data: Any, valid: Any) -> Any:
     """Return two samples as one."""
-    if _is_tensors(data) and _is_tensors(valid) and len(data) == len(valid):
+    (rows, nesting), (others, other_nesting) = flatten(data), flatten(valid)
+    if all(isinstance(leaf, Tensor) for leaf in (*rows, *others)) and nesting == other_nesting:
         try:
-            return tuple(torch.cat([one, other]) for one, other in zip(data, valid, strict=True))
+            return nesting.restore([torch.cat([one, other]) for one, other in zip(rows, others, strict=True)])
         except RuntimeError as error:
             raise DataError(f"`valid` must be made like `data`: {error}") from error
     if all(isinstance(one, Dataset) and not isinstance(one, IterableDataset) for one in (data, valid)):
         return ConcatDataset([data, valid])
-    raise DataError("`data` and `valid` must both be tuples of as many tensors, or both be a Dataset with a length")
-
-
-def _is_tensors(data: Any) -> bool:
-    return isinstance(data, (tuple, list)) and all(isinstance(part, Tensor) for part in data)
+    raise DataError("`data` and `valid` must both hold tensors and be made alike, or both be a Dataset with a length")
 
 
 def first_inputs(source: Source) -> Tensor | None:
     """Return the inputs of all rows if each batch is a pair (inputs, target) with inputs of a moderate size."""
     found, numbers = list[Tensor](), 0
     for batch in source.evaluation():
-        data = batch.data
-        if not isinstance(data, (tuple, list)) or len(data) != 2 or not isinstance(data[0], Tensor):
+        parts = split_target(batch.data)
+        if parts is None or len(parts.arguments) != 1 or not isinstance(parts.arguments[0], Tensor):
             return None
-        numbers += data[0].numel()
-        if numbers > MOST_NUMBERS or data[0][0].numel() > MOST_INPUTS:
+        inputs = parts.arguments[0]
+        numbers += inputs.numel()
+        if numbers > MOST_NUMBERS or inputs[0].numel() > MOST_INPUTS:
             return None
-        found.append(data[0])
+        found.append(inputs)
     return torch.cat(found)
 
 

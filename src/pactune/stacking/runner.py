@@ -18,6 +18,7 @@ from pactune.rounds.plan import RoundOutcome, RoundRequest
 from pactune.rounds.round import combine, run_chains, run_round
 from pactune.stacking.batched import norms, take_outer_steps, values_of
 from pactune.stacking.requests import EvaluationRequest, OuterStepRequest, RoundValue, ValueRequest
+from pactune.stacking.shared_data import split_by_data
 from pactune.stacking.stack import Stack
 from pactune.stacking.stacked import StackedModels
 from pactune.stacking.structure import same_structure, stack_refusal
@@ -79,7 +80,7 @@ class Runner:
 
     engine: Engine = field(default_factory=Eager)
 
-    _groupings: dict[tuple[int, ...], _Grouping] = field(default_factory=dict, init=False)
+    _groupings: dict[tuple[int | None, ...], _Grouping] = field(default_factory=dict, init=False)
     _stacked_with: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
     _evaluates_stacked: bool = field(default=True, init=False)
 
@@ -168,10 +169,10 @@ class Runner:
         return known.groups
 
 
-def _identity(trajectory: Trajectory) -> tuple[int, ...]:
+def _identity(trajectory: Trajectory) -> tuple[int | None, ...]:
     """Return numbers that are equal as long as a trajectory fits its group. The tasks of a place may change in size."""
     problem = trajectory.problem
-    return id(problem), id(trajectory.objective), problem.train.rows, problem.valid.rows
+    return id(problem), id(trajectory.objective), problem.train.size, problem.valid.size
 
 
 def _in_places(groups: Sequence[list[int]], answer: Callable[[list[int]], Sequence[T]]) -> list[T]:
@@ -189,6 +190,7 @@ def _grouped(requests: Sequence[RoundRequest]) -> list[_Group]:
             places.append([place])
         else:
             same.append(place)
+    places = [[own[i] for i in part] for own in places for part in split_by_data([requests[place] for place in own])]
     members = [[requests[place] for place in own] for own in places]
     several = [sum(len(request.states) for request in own) > 1 for own in members]
     stacks = [_try_stack(own) if many else None for own, many in zip(members, several, strict=True)]

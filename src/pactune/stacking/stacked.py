@@ -7,7 +7,6 @@ runs. This is exact, because no run depends on another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from pactune.interrupts import check_interrupt
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source
-from pactune.problem.data.joined import BatchJoiner
+from pactune.problem.data.joined import BatchJoiner, over_runs
 from pactune.problem.evaluation import Evaluation
 from pactune.problem.hooks import StepSizes
 from pactune.problem.inner_problem import InnerProblem
@@ -35,8 +34,8 @@ class StackedRows(Source):
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources, self.join = sources, BatchJoiner()
-        self.steady = all(source.steady for source in sources)
+        self._sources, self.steady = sources, all(source.steady for source in sources)
+        self.join = BatchJoiner(compare=self.steady)
 
     @property
     def rows(self) -> int:
@@ -166,14 +165,13 @@ class StackedProblem(InnerProblem):
     def _risks(
         self, risk: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch
     ) -> Tensor:
-        def one(params: Params, hyper: Params, buffers: Params, data: Any, numbers: Any) -> tuple[Tensor, Params]:
-            return risk(params, hyper, buffers, Batch(data, batch.rows, numbers)), buffers
+        def one(batch: Batch, params: Params, hyper: Params, buffers: Params) -> tuple[Tensor, Params]:
+            return risk(params, hyper, buffers, batch), buffers
 
-        along = 0 if batch.stacked else None
-        axes = (0, 0, 0, along, along if batch.numbers is not None else None)
-        values, after = torch.vmap(one, in_dims=axes)(params, hyper, buffers, batch.data, batch.numbers)
+        values, after = over_runs(one, batch, params, hyper, buffers)
         buffers.update(after)
-        return values
+        found: Tensor = values
+        return found
 
 
 class StackedModels:
@@ -218,13 +216,10 @@ class StackedModels:
         ]
 
     def _readings(self, batch: Batch, *, general: bool) -> Params:
-        def one(params: Params, hyper: Params, buffers: Params, data: Any, numbers: Any) -> Params:
-            return self._problems[0].readings(params, hyper, buffers, Batch(data, batch.rows, numbers), general=general)
+        def one(batch: Batch, params: Params, hyper: Params, buffers: Params) -> Params:
+            return self._problems[0].readings(params, hyper, buffers, batch, general=general)
 
-        along = 0 if batch.stacked else None
-        axes = (0, 0, 0, along, along if batch.numbers is not None else None)
-        mapped = torch.vmap(one, in_dims=axes)
-        found: Params = mapped(self.params, self._hyper, self._buffers, batch.data, batch.numbers)
+        found: Params = over_runs(one, batch, self.params, self._hyper, self._buffers)
         return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from pactune.engines.snapshots import problem_snapshot, same_content
+from pactune.nested import other_leaf
 from pactune.problem import Problem
 from pactune.rounds.engine import ORDERED
 from pactune.rounds.plan import RoundRequest
@@ -32,6 +33,8 @@ def stack_refusal(requests: Sequence[RoundRequest]) -> str | None:
         return "ranks that share a mini-batch talk to each other at every step"
     if not all(plan.trajectory.problem.replayable for plan in plans):
         return ORDERED
+    if any(other_leaf((data.train.data, data.valid.data)) for request in requests for data in request.step_data_at(0)):
+        return "a batch holds more than tensors, which may differ from run to run"
     slow = next((m for m in problem_of(first).model.modules() if isinstance(m, NOT_STACKED)), None)
     if slow is not None:
         return f"a model with {type(slow).__name__} is not faster stacked"
@@ -68,6 +71,6 @@ def _structure(request: RoundRequest) -> tuple[Any, ...]:
         (plan.trajectory.dynamics, type(objective), settings, problem_snapshot(problem)),
         [{name: (value.shape, value.dtype, value.device) for name, value in tree.items()} for tree in trees],
         {state.step for state in request.states},
-        (problem.train.rows, problem.valid.rows, plan.trajectory.risk_sample.risk_size),
+        (problem.train.size, problem.valid.size, plan.trajectory.risk_sample.risk_size),
         (request.drawn is None, request.on_step is None),
     )

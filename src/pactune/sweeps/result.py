@@ -122,7 +122,7 @@ class SweepResult:
             raise SettingError(f"no cell has {values!r}; the first one has {self.cells[0].values!r}")
         if not cell.ending:
             raise SettingError(f"{cell.name} is {cell.status}: only the model of a finished cell can be loaded")
-        from pactune.problem.data.source import move
+        from pactune.problem.data import move
 
         tuner = self.build(**values)
         arguments = self.arguments | {"test": move(self.arguments["test"], tuner.problem.device)}

@@ -172,8 +172,7 @@ def _fingerprint(test: Any) -> str | None:
         return None
     import torch
 
-    from pactune.problem.data import as_source
-    from pactune.problem.data.source import move
+    from pactune.problem.data import as_source, move
 
     cpu = torch.device("cpu")
     return as_source(move(test, cpu), role="test", device=cpu).fingerprint()

@@ -100,7 +100,7 @@ def _fit(task: CellTask, payload: bytes) -> dict[str, Any]:
 
 def _fit_when_free(task: CellTask, build: Callable[..., Any], test: Any) -> Result:
     """Return the result of the cell; wait up to `BUSY_SECONDS` while another process has the journal open."""
-    from pactune.problem.data.source import move
+    from pactune.problem.data import move
     from pactune.tuning.tuner import Tuner
 
     deadline = time.monotonic() + BUSY_SECONDS

@@ -135,7 +135,7 @@ def evaluations(chains: RunStates, hyper: Params, test: Source | None) -> Reques
     requests = []
     for one in chains.all():
         part, sources = one.inputs.problem, dict[str, Source]()
-        if (one is chains.whole or chains.whole is None) and part.train.rows:
+        if (one is chains.whole or chains.whole is None) and part.train.size != 0:
             sources["train"] = part.train
         if one is not chains.whole:
             sources["valid"] = part.valid

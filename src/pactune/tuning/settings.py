@@ -132,12 +132,12 @@ class TunerSettings:
             raise SettingError(f'`zeta="auto"` needs an objective with a regularizer, got {self.objective}')
         if self.problem.has_tasks:
             raise SettingError('`zeta="auto"` holds rows of one sample out, and tasks have several; pass a number')
-        if not self.problem.train.rows and getattr(self.objective.zeta, "judge", "both") == "both":
+        if self.problem.train.size == 0 and getattr(self.objective.zeta, "judge", "both") == "both":
             raise SettingError('`zeta="auto"` holds training rows out, and there are none; use AutoZeta(judge="valid")')
 
     def _check_rows(self) -> None:
         """Check the settings of a problem without training rows."""
-        if self.problem.train.rows:
+        if self.problem.train.size != 0:
             return
         kind = type(self.objective).__name__
         if self.objective.risk_of == "train":

@@ -11,11 +11,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from pactune.checks import check_count
 from pactune.errors import DataError, SettingError
-from pactune.problem.data.indexed import DatasetRows, TensorRows, length_of
-from pactune.problem.data.loader import LoaderBatches
-from pactune.problem.data.source import Batch, Source, in_type, move
+from pactune.nested import items_of, other_leaf, tensors_in
+from pactune.problem.data.dataset import DatasetRows
+from pactune.problem.data.indexed import TensorRows, length_of
+from pactune.problem.data.loader import LoaderBatches, Stream
+from pactune.problem.data.prefetch import move
+from pactune.problem.data.source import Batch, Source, in_type
+from pactune.problem.data.take_rows import LAYOUTS
+from pactune.problem.data.workers import WorkerSettings
 
-__all__ = ["Batch", "BatchSizes", "Source", "as_source", "in_type", "move"]
+__all__ = ["Batch", "BatchSizes", "Source", "Stream", "as_source", "in_type", "move"]
 
 
 class BatchSizes(NamedTuple):
@@ -49,7 +54,8 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
     """Turn tensors, a `Dataset` or a `DataLoader` into a stream of mini-batches.
 
     Args:
-        data: a tensor, a tuple of tensors with equal first dimension, a `Dataset` or a `DataLoader`.
+        data: a tensor, a tuple, dict or dataclass of tensors with equal first dimension (nested ones too), a `Dataset`
+            or a `DataLoader`; an `IterableDataset` and a `Stream` too.
         role: the name used in messages, "train", "valid" or "test".
         device: the model's device. Tensors must be on it; batches of a `Dataset` or `DataLoader` are moved to it.
         batch_size: rows per mini-batch; None takes all rows. A `DataLoader` brings its own.
@@ -62,23 +68,28 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
         check_count(name, batch_size, words="at least 1", none="for all rows")
     if isinstance(data, Source):
         return data
-    if isinstance(data, Tensor):
-        data = (data,)
-    if isinstance(data, (tuple, list)) and data and all(isinstance(part, Tensor) for part in data):
-        _check_tensors(data, role, device)
-        return TensorRows(data, batch_size=batch_size)
-    if isinstance(data, DataLoader):
+    if isinstance(data, IterableDataset):
+        data, batch_size = _streamed(data, role, batch_size), None
+    if isinstance(data, (DataLoader, Stream)):
         if batch_size is not None:
-            raise SettingError(f"`{role}` is a DataLoader and brings its own batch size; leave `batch_size` out")
+            raise SettingError(
+                f"`{role}` is a {type(data).__name__} and brings its own batch size; leave `batch_size` out"
+            )
+        if isinstance(data, Stream):
+            return LoaderBatches(data.loader, role=role, device=device, batches=data.batches)
         return _from_loader(data, role, device)
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+    if isinstance(data, Dataset):
         if length_of(data) == 0:
             raise DataError(f"`{role}` is empty: it needs at least one row")
         return DatasetRows(data, device=device, batch_size=batch_size)
-    raise DataError(
-        f"`{role}` must be a tensor, a tuple of tensors, a Dataset or a DataLoader, got {_kind(data)}; "
-        "turn arrays into tensors with torch.as_tensor"
-    )
+    tensors = tensors_in(data)
+    if not tensors or other_leaf(data):
+        raise DataError(
+            f"`{role}` must be a tensor, a tuple, dict or dataclass of tensors, a Dataset or a DataLoader, got "
+            f"{_kind(data)}; turn arrays into tensors with torch.as_tensor"
+        )
+    _check_tensors(tensors, role, device)
+    return TensorRows((data,) if isinstance(data, Tensor) else data, batch_size=batch_size)
 
 
 def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -> None:
@@ -89,15 +100,26 @@ def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -
     if lengths[0] == 0:
         raise DataError(f"`{role}` is empty: it needs at least one row")
     for tensor in tensors:
-        if tensor.layout not in (torch.strided, torch.sparse_coo):
+        if tensor.layout not in LAYOUTS or (tensor.layout == torch.sparse_csr and tensor.ndim != 2):
             raise DataError(
                 f"`{role}` has a tensor of layout {tensor.layout}, whose rows cannot be taken by number; use "
-                ".to_dense() or .to_sparse_coo()"
+                ".to_dense(), .to_sparse_coo(), or .to_sparse_csr() of a matrix"
             )
         if tensor.device != device:
             raise DataError(
                 f"`{role}` is on {tensor.device} and the model on {device}; move one of them with `.to(...)` first"
             )
+
+
+def _streamed(data: IterableDataset[Any], role: str, batch_size: int | None) -> DataLoader[Any]:
+    """Return a stream of rows as a loader of batches."""
+    if batch_size is None:
+        name = "batch_size" if role == "train" else f"{role}_batch_size"
+        raise DataError(
+            f"`{role}` is an IterableDataset, whose rows are never all there, so `{name}` must say how many a batch "
+            "has; or wrap it in a DataLoader"
+        )
+    return DataLoader(data, batch_size=batch_size)
 
 
 def _from_loader(loader: DataLoader[Any], role: str, device: torch.device) -> Source:
@@ -116,6 +138,7 @@ def _from_loader(loader: DataLoader[Any], role: str, device: torch.device) -> So
         collate=loader.collate_fn,
         shuffle=isinstance(loader.sampler, RandomSampler),
         drop_last=loader.drop_last,
+        workers=WorkerSettings.of(loader, device),
     )
 
 
@@ -127,7 +150,8 @@ def _standard(sampler: object) -> bool:
 
 
 def _kind(data: object) -> str:
-    name = type(data).__name__
-    if isinstance(data, (tuple, list)):
-        return f"{name} of ({', '.join(type(part).__name__ for part in data)})"
-    return name
+    name, parts = type(data).__name__, items_of(data)
+    if parts is None:
+        return name
+    listed = ", ".join(type(part).__name__ if key is None else f"{key}: {type(part).__name__}" for key, part in parts)
+    return f"{name} of ({listed})"

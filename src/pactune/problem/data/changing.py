@@ -35,6 +35,11 @@ class ExchangedSource(Source):
         """The number of rows of the present data set."""
         return self.present.rows
 
+    @property
+    def size(self) -> int | None:
+        """The number of rows of the present data set; None if it is unknown."""
+        return self.present.size
+
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
         """Return a mini-batch of the present data set."""
         return self.present.batch(step, streams, role, reader)

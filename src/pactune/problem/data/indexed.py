@@ -5,24 +5,27 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
 
 from pactune.errors import DataError
-from pactune.problem.data.source import Batch, Source, move, quietly, reading, seeded
+from pactune.nested import map_tensors, tensors_in
+from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
+from pactune.problem.data.take_rows import take_rows
+from pactune.problem.data.taken import TakenRows, take_once
 from pactune.streams import Streams
 
-__all__ = ["DatasetRows", "Indexed", "TensorRows", "length_of"]
+__all__ = ["Indexed", "TensorRows", "length_of", "listed"]
 
 _WHOLE: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 FINGERPRINT_ROWS = 1024  # rows of a tensor that go into its checksum
 REREAD_ROWS = 256  # rows that are read twice to find out if reading changes them
+MOST_ORDERS = 2  # permutations that are kept: workers read the next epoch while the present one ends
 EVALUATION_ROWS = 1024  # rows per forward when a whole data set is evaluated without gradients
 
 
@@ -46,7 +49,7 @@ class Indexed(Source):
         self.risk_size = None if self.steady else self._size
         self._shuffle, self._drop_last = shuffle, drop_last
         self._full: Batch | None = None
-        self._orders: dict[str, tuple[int, Tensor]] = {}
+        self._orders: dict[int, Tensor] = {}
 
     @property
     def rows(self) -> int:
@@ -70,11 +73,18 @@ class Indexed(Source):
     def _permutation(self, epoch: int, streams: Streams, role: str) -> Tensor:
         if not self._shuffle:
             return torch.arange(self.rows, device="cpu")
-        key, known = streams.key("order", role, epoch), self._orders.get(role)
-        if known is None or known[0] != key:
+        key = streams.key("order", role, epoch)
+        if key not in self._orders:
             generator = torch.Generator("cpu").manual_seed(key)
-            known = self._orders[role] = key, torch.randperm(self.rows, generator=generator, device="cpu")
-        return known[1]
+            while len(self._orders) >= MOST_ORDERS:
+                del self._orders[next(iter(self._orders))]
+            self._orders[key] = torch.randperm(self.rows, generator=generator, device="cpu")
+        return self._orders[key]
+
+    def _step_rows(self, step: int, size: int, streams: Streams, role: str) -> Tensor:
+        """Return the rows of a step of `size` rows, by their places in this source."""
+        epoch, position = divmod(step, self.rows // size if self._drop_last else -(-self.rows // size))
+        return self._permutation(epoch, streams, role)[position * size : (position + 1) * size]
 
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
         """Return all rows, or the next part of the epoch's permutation."""
@@ -96,10 +106,8 @@ class Indexed(Source):
         """Return `size` rows: part number `step` of a permutation that changes from epoch to epoch."""
         if size >= self.rows:
             return self._whole()
-        epoch, position = divmod(step, self.rows // size if self._drop_last else -(-self.rows // size))
-        order = self._permutation(epoch, streams, role)
         with seeded(streams.key("rows", role, step)) if self.draws else nullcontext():
-            return self._make(order[position * size : (position + 1) * size])
+            return self._make(self._step_rows(step, size, streams, role))
 
     def first(self) -> Batch:
         """Return the first batch; it is cached if it has all rows."""
@@ -155,6 +163,7 @@ class _Subset(Indexed):
         batch_size = None if base._size == base.rows else base._size
         super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
         self._base, self._chosen, self.draws, self.risk_size = base, rows, base.draws, base.risk_size
+        self._taken: TakenRows | None = None
 
     def uncached(self) -> Source:
         return _Subset(cast(Indexed, self._base.uncached()), self._chosen)
@@ -166,6 +175,15 @@ class _Subset(Indexed):
         digest = hashlib.blake2b(self._chosen.numpy().tobytes(), digest_size=8).hexdigest()
         return f"{super().fingerprint()}, rows {digest} of {self._base.fingerprint()}"
 
+    def _whole(self) -> Batch:
+        if not isinstance(self._base, TensorRows):
+            return super()._whole()
+        if self._taken is None:
+            self._taken = take_once(self._base.data, self._chosen, lambda: self._base._take(self._chosen))
+            self._full = Batch(self._taken.data, self.rows, self._chosen)
+        assert self._full is not None
+        return self._full
+
     def _take(self, index: Tensor) -> Any:
         return self._base._take(self._chosen[index])
 
@@ -174,62 +192,39 @@ class _Subset(Indexed):
 
 
 class TensorRows(Indexed):
-    """Rows of tensors that are all in memory."""
+    """Rows of tensors that are all in memory, in a tuple, a dict or any other structure that `nested` knows.
+
+    Attributes:
+        data: all rows.
+    """
 
     draws = False
 
-    def __init__(self, tensors: Sequence[Tensor], *, batch_size: int | None) -> None:
-        super().__init__(len(tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
-        self._tensors = tuple(tensors)
+    def __init__(self, data: Any, *, batch_size: int | None) -> None:
+        self.data, self._tensors = data, tensors_in(data)
+        super().__init__(len(self._tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
 
-    def _take(self, index: Tensor) -> tuple[Tensor, ...]:
+    def _take(self, index: Tensor) -> Any:
         every = whole(self.rows)
         if index is every or (len(index) == self.rows and torch.equal(index, every)):
-            return self._tensors
-        return tuple(_rows(tensor, index.to(tensor.device)) for tensor in self._tensors)
+            return self.data
+        return map_tensors(self.data, lambda tensor: take_rows(tensor, index))
 
     def fingerprint(self) -> str:
         """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
         digest = hashlib.blake2b(digest_size=8)
         spread = torch.arange(0, self.rows, -(-self.rows // FINGERPRINT_ROWS), device="cpu")
         for tensor in self._tensors:
-            sample = _rows(tensor.detach(), spread.to(tensor.device)).to_dense().cpu().contiguous()
+            sample = take_rows(tensor.detach(), spread).to_dense().cpu().contiguous()
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(sample.reshape(-1).view(torch.uint8).numpy().data)
         return f"{super().fingerprint()}, checksum {digest.hexdigest()}"
 
 
-def _rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """Return some rows of a dense or sparse tensor."""
-    return tensor.index_select(0, index) if tensor.is_sparse else tensor[index]
-
-
-class DatasetRows(Indexed):
-    """Rows of a map-style `Dataset`."""
-
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        *,
-        device: torch.device,
-        batch_size: int | None,
-        collate: Any = default_collate,
-        shuffle: bool = True,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(length_of(dataset), batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
-        self._dataset, self._device, self._collate = dataset, device, collate
-
-    def _take(self, index: Tensor) -> Any:
-        with reading(f"a {type(self._dataset).__name__}, read at rows {_listed(index)},"):
-            rows = self._collate([self._dataset[int(i)] for i in index])
-        return move(rows, self._device)
-
-
-def _listed(index: Tensor) -> str:
+def listed(index: Tensor) -> str:
     """Return row numbers as text; at most the first four.
 
-    >>> _listed(torch.arange(9))
+    >>> listed(torch.arange(9))
     '0, 1, 2, 3, …'
     """
     return ", ".join([*map(str, index[:4].tolist()), *(["…"] if len(index) > 4 else [])])

@@ -13,20 +13,10 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError, PactuneError
+from pactune.nested import map_tensors, tensors_in
 from pactune.streams import Streams, forked_rng, seed_forward
 
-__all__ = [
-    "Batch",
-    "BatchesAnew",
-    "Source",
-    "count_rows",
-    "in_type",
-    "map_tensors",
-    "move",
-    "quietly",
-    "reading",
-    "seeded",
-]
+__all__ = ["Batch", "BatchesAnew", "Source", "count_rows", "in_type", "quietly", "reading", "seeded"]
 
 
 class Batch(NamedTuple):
@@ -37,12 +27,15 @@ class Batch(NamedTuple):
         rows: the number of rows.
         numbers: the numbers of the rows in the data set; None if they are unknown.
         stacked: True if the tensors have a leading axis for many runs.
+        shared: the places, among the tensors of `data` and `numbers`, of those that have no such axis: all runs share
+            them.
     """
 
     data: Any
     rows: int
     numbers: Tensor | None = None
     stacked: bool = False
+    shared: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -74,6 +67,15 @@ class Source(ABC):
     @abstractmethod
     def rows(self) -> int:
         """The number of rows, n in the theory."""
+
+    @property
+    def size(self) -> int | None:
+        """The number of rows; None if it is unknown, as for a stream. Reads nothing."""
+        return self.rows
+
+    def count(self, *, needed: bool) -> int:
+        """Return the number of rows; 0 if it is unknown and not needed."""
+        return self.rows if self.size is not None or needed else 0
 
     @abstractmethod
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
@@ -135,29 +137,10 @@ def in_type(source: Source, dtype: torch.dtype) -> Source:
     return _Cast(source, dtype)
 
 
-def move(data: Any, device: torch.device) -> Any:
-    """Move every tensor of a nested batch to `device`."""
-    return map_tensors(data, lambda tensor: tensor.to(device))
-
-
-def map_tensors(data: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Apply a function to every tensor of a nested batch."""
-    if isinstance(data, Tensor):
-        return function(data)
-    if isinstance(data, dict):
-        return {key: map_tensors(value, function) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        parts = [map_tensors(value, function) for value in data]
-        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-    return data
-
-
 def count_rows(data: Any) -> int:
     """Count the rows of a nested batch by its first tensor."""
-    if isinstance(data, Tensor):
-        return len(data) if data.ndim else 1
-    parts = data.values() if isinstance(data, dict) else data if isinstance(data, (list, tuple)) else ()
-    return next((count_rows(part) for part in parts), 1)
+    first = next(iter(tensors_in(data)), None)
+    return 1 if first is None or first.ndim == 0 else len(first)
 
 
 @contextmanager
@@ -204,6 +187,10 @@ class _Cast(Source):
     @property
     def rows(self) -> int:
         return self._source.rows
+
+    @property
+    def size(self) -> int | None:
+        return self._source.size
 
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
         return self._cast(self._source.batch(step, streams, role, reader))
