@@ -66,14 +66,18 @@ class WholeRound:
 
     def __call__(self, start: RoundStart, hyper: Params, data: RoundData) -> tuple[ChainEnd, list[Tensor]]:
         """Run the round."""
-        chain = Chain(self._plan, start.state, hyper, start.drawn, self._phase)
-        for step_data in data.steps.step_data(len(self.measured)):
-            chain.step(step_data, hyper)
-        end = chain.finish(None, data.final)
+        end = self.run(start, hyper, data)
         state = end.state._replace(step=start.state.step)  # the engine counts the steps
         found = end._replace(state=state), probe(self.trajectory, start, hyper, data)
         self.result = flatten(found)[1]
         return found
+
+    def run(self, start: RoundStart, hyper: Params, data: RoundData) -> ChainEnd:
+        """Run the steps as Python code; return the end of the chain."""
+        chain = Chain(self._plan, start.state, hyper, start.drawn, self._phase)
+        for step_data in data.steps.step_data(len(self.measured)):
+            chain.step(step_data, hyper)
+        return chain.finish(None, data.final)
 
     def is_same_function(self, other: object) -> bool:
         """Return True if two rounds compute the same function."""

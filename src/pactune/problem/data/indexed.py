@@ -165,8 +165,7 @@ class TensorRows(Indexed):
         self._tensors = tuple(tensors)
 
     def _take(self, index: Tensor) -> tuple[Tensor, ...]:
-        every = whole(self.rows)
-        if index is every or (len(index) == self.rows and torch.equal(index, every)):
+        if len(index) == self.rows and torch.equal(index, whole(self.rows)):
             return self._tensors
         return tuple(_rows(tensor, index.to(tensor.device)) for tensor in self._tensors)
 
