@@ -3,8 +3,8 @@
     python benchmarks/peers/run_all.py [--repeats 7] [--without-fit] [--only darts]
 
 Each comparison writes `benchmarks/results/peers_<name>.json`. A ratio is the CPU time of pactune over that of the peer,
-the median over repeats that were neighbours in time. Betty, `higher` and TorchOpt are in `pactune[bench]`; hypertorch is
-the package `hypergrad` of github.com/prolearner/hypertorch, which has to be put on the path by hand.
+the median over repeats that were neighbours in time. Betty and `higher` are in `pactune[bench]`; hypertorch is
+the package `hypergrad` of github.com/prolearner/hypertorch, to be put on the path by hand.
 """
 
 from __future__ import annotations

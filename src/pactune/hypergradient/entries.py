@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.errors import GradientError, SettingError, warn_user
 from pactune.hypergradient.base import Estimator
 from pactune.hypergradient.explain import explaining, is_cut, second_order_message
-from pactune.hypergradient.gradients import second_order_kernels
 from pactune.hypergradient.implicit import Implicit
 from pactune.objectives.base import Objective
 from pactune.problem import Problem
@@ -61,7 +61,7 @@ def entries(problem: Problem) -> dict[str, set[Entry]]:
 def _derivatives(problem: Problem) -> dict[str, dict[Entry, Tensor]]:
     """Return a derivative for every hyperparameter tensor and every way in which it enters."""
     hyper, params = leaves(problem.hyperparameters()), leaves(problem.parameters())
-    with torch.enable_grad(), forked_rng(problem.device), second_order_kernels(True):
+    with torch.enable_grad(), forked_rng(problem.device), sdpa_kernel(SDPBackend.MATH):
         reached: dict[Entry, Tensor | None] = {
             "training loss": _train_probe(problem, params, hyper),
             "validation loss": _valid_probe(problem, params, hyper),
@@ -134,7 +134,7 @@ def _check_second_order(problem: Problem, settings: GradientSettings) -> None:
     if not (long_risk or long_path or problem.enters_losses):
         return
     params, hyper = leaves(problem.parameters()), leaves(problem.hyperparameters())
-    with torch.enable_grad(), forked_rng(problem.device), second_order_kernels(True):
+    with torch.enable_grad(), forked_rng(problem.device), sdpa_kernel(SDPBackend.MATH):
         risk = problem.train_risk(params, hyper, clone(problem.buffers()), problem.train.first())
         if not risk.requires_grad:
             return
