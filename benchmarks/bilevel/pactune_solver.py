@@ -51,6 +51,9 @@ class Ridge(nn.Module):
     def penalty(self, params: dict[str, Tensor]) -> Tensor:
         return 0.5 * (self.values.exp() * params["weight"] ** 2).sum()
 
+    def penalty_gradient(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"weight": self.values.exp() * params["weight"]}
+
 
 class RowWeights(nn.Module):
     """A weight sigmoid(λ_i) per training row, and a fixed penalty."""
@@ -64,6 +67,9 @@ class RowWeights(nn.Module):
 
     def penalty(self, params: dict[str, Tensor]) -> Tensor:
         return 0.5 * RIDGE * (params["weight"] ** 2).sum()
+
+    def penalty_gradient(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"weight": RIDGE * params["weight"]}
 
 
 def estimator_of(method: str, problem: BilevelProblem) -> pt.Estimator | None:

@@ -179,8 +179,7 @@ class Traced(Engine):
         done, last_layout, program = start, None, None
         while done < steps:
             check_interrupt()
-            count = size if done + size <= steps else 1
-            data, data_layout = reader.read_flat(done, count)
+            data, data_layout, count = reader.read_even(done, size if done + size <= steps else 1)
             if data_layout is not last_layout or stride > 1:
                 segment, layouts = Segment.of(round_chain, done, count), (carry_layout, hyper_layout, data_layout)
                 program = self._recording(known, segment, layouts, [*carry, *hyper, *data]).program
