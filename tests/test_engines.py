@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import pactune as pt
-from pactune.engines import Captured, Compiled, Eager, Traced
+from pactune.engines import Captured, Compiled, Eager, Traced, whole_round
 from pactune.engines import traced as traced_engine
 from pactune.hypergradient.gradients import second_order_kernels
 from pactune.rounds.engine import Engine
@@ -366,6 +366,22 @@ def test_a_recorded_round_is_used_only_if_it_is_faster(recording_wins: bool, mon
     engine = two.outer_run.runner.engine
     assert isinstance(engine, Traced)
     assert (bool(engine._recordings), bool(engine._slower)) == (recording_wins, not recording_wins)
+
+
+@pytest.mark.parametrize("numbers", [2**22, 10])
+def test_a_long_round_is_recorded_after_many_rounds(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_round, "MANY_ROUNDS", 2)
+    monkeypatch.setattr(whole_round, "MOST_NUMBERS", numbers)
+    settings = {"objective": pt.ValidationRisk(), "hypergradient": pt.Windowed(T), "restart": True}
+    one, two = tuner("eager", **settings), tuner(Traced(), **settings)
+    engine = two.outer_run.runner.engine
+    assert isinstance(engine, Traced)
+    for step in range(4):
+        assert one.hypergradient() == two.hypergradient()
+        for a, b in zip(one.problem.hyper.parameters(), two.problem.hyper.parameters(), strict=True):
+            assert torch.equal(a.grad, b.grad)
+        assert bool(engine._recordings) == (step >= 2 and numbers > 10)
+        one.outer.step(), two.outer.step()
 
 
 def test_attention_kernels_are_restored_after_a_graph() -> None:

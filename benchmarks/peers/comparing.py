@@ -31,6 +31,7 @@ from pactune.streams import Streams
 __all__ = ["Comparison", "Way", "mini_batches", "peer", "risk_is_stochastic", "tuned_start"]
 
 WARM_UP = 1000  # inner steps before the library records
+LONG_WARM_UP = 100  # rounds before it records rounds of many steps
 
 
 class Way(NamedTuple):
@@ -154,7 +155,7 @@ class Comparison:
             tuner.hypergradient()
             tuner.outer.step()
 
-        for _ in range(WARM_UP // tuner.inner_steps + 2 if engine == "auto" else 2):
+        for _ in range(max(WARM_UP // tuner.inner_steps, LONG_WARM_UP) + 2 if engine == "auto" else 2):
             outer_step()
         return _repeated(Way(outer_step, []), self.outer_steps)
 
