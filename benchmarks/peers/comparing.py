@@ -168,7 +168,7 @@ class Comparison:
 
     def _fit(self, settings: dict[str, Any]) -> Callable[[], None]:
         tuner = self.tuner("auto")
-        tuner.fit(max(2, WARM_UP // (4 * tuner.inner_steps)), progress=False, **settings)
+        tuner.fit(2, progress=False, **settings)
 
         def run() -> None:
             tuner.fit(self.outer_steps, progress=False, **settings)
