@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types check docs bench bench-gpu bench-memory bench-scaling bench-selection bench-steps bench-unroll faults build clean
+.PHONY: demo test lint types check docs bench bench-bilevel bench-gpu bench-memory bench-peers bench-scaling bench-selection bench-steps bench-unroll faults build clean
 
 # torch comes first: the build that constraints.txt names, before anything asks for a range of versions.
 $(STAMP): pyproject.toml constraints.txt
@@ -58,6 +58,15 @@ bench-scaling: $(STAMP)
 bench-unroll: $(STAMP)
 	-$(PIP) -e '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/unroll_peers.py
+
+# One process per comparison. The peers are optional: what does not install is named in the results.
+bench-peers: $(STAMP)
+	-$(PIP) -e '.[bench]'
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/peers/run_all.py
+
+bench-bilevel: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bilevel/run.py --problem regularization
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bilevel/run.py --problem cleaning
 
 bench-selection: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/selection.py

@@ -1,6 +1,6 @@
 """Five-way few-shot learning: a start from which five steps on five images per class tell five digits apart.
 
-    python examples/few_shot_digits.py [--outer-steps 40]
+    python examples/few_shot_digits.py [--outer-steps 40] [--plot risks.png]
 
 Every task chooses five of the ten digits, in any order, with five training and five validation images of each. The
 model has convolutions and BatchNorm; batch statistics are used in training and validation, as in the paper of MAML.
@@ -8,6 +8,7 @@ MNIST is read from `$PACTUNE_DATA` if it is there; scikit-learn's digits, enlarg
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
+from pactune.drawing import BLUE, Line, Panel, draw_panels, encode_figure
 from pactune.paper.data import load_images
 
 WAYS, SHOTS, STEPS = 5, 5, 5
@@ -23,6 +25,7 @@ WAYS, SHOTS, STEPS = 5, 5, 5
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outer-steps", type=int, default=40)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the risk of every outer step")
     options = parser.parse_args()
     images = load_images("mnist", download=False) or load_images("digits")
     halves = images.draw(0, rows=min(2000, len(images.pool[1]) // 2))
@@ -61,6 +64,10 @@ def main() -> None:
     few = max(1, options.outer_steps // 5)
     print(f"{images.name}: validation risk of new tasks after {STEPS} steps of training")
     print(f"  the first {few} outer steps {sum(risks[:few]) / few:.3f}, the last {few} {sum(risks[-few:]) / few:.3f}")
+    if options.plot:
+        line = Line("MAML", list(range(len(risks))), risks, color=BLUE)
+        figure = draw_panels([Panel("Five new digits", "outer step", "risk after training", [line])])
+        options.plot.write_bytes(encode_figure(figure, options.plot.suffix))
 
 
 if __name__ == "__main__":

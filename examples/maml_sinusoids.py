@@ -1,6 +1,6 @@
 """Meta-learning on sinusoids: a start from which five steps on ten points fit a new sinusoid.
 
-    python examples/maml_sinusoids.py [--outer-steps 120]
+    python examples/maml_sinusoids.py [--outer-steps 120] [--plot risks.png]
 
 Every outer step draws eight tasks. Three methods tune the start λ = θ_0:
 
@@ -13,6 +13,7 @@ Every outer step draws eight tasks. Three methods tune the start λ = θ_0:
 
 import argparse
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import pactune as pt
+from pactune.drawing import Line, Panel, draw_panels, encode_figure
 
 ROWS, STEPS = 10, 5
 
@@ -77,15 +79,21 @@ def tuner_for(method: str) -> pt.Tuner:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outer-steps", type=int, default=120)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the risk of every outer step")
     options = parser.parse_args()
+    lines = []
     for method in ("MAML", "first-order MAML", "iMAML"):
         tuner, risks = tuner_for(method), []
         for _ in range(options.outer_steps):
             risks.append(tuner.hypergradient().risk)
             tuner.outer.step()
+        lines.append(Line(method, list(range(len(risks))), risks, color=len(lines)))
         few = max(1, options.outer_steps // 10)
         first, last = sum(risks[:few]) / few, sum(risks[-few:]) / few
         print(f"{method}: risk on new tasks after training {first:.2f} at first, {last:.2f} at last")
+    if options.plot:
+        figure = draw_panels([Panel("New sinusoids", "outer step", "risk after training", lines, log_y=True)])
+        options.plot.write_bytes(encode_figure(figure, options.plot.suffix))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import pactune as pt
-from pactune.engines import Captured, Compiled, Eager, Traced
+from pactune.engines import Captured, Compiled, Eager, Traced, whole_round
+from pactune.engines import traced as traced_engine
+from pactune.hypergradient.gradients import second_order_kernels
 from pactune.rounds.engine import Engine
 
 T = 23  # not a multiple of the steps of any recording
@@ -348,3 +351,46 @@ def test_a_model_that_never_stays_the_same_is_run_step_by_step(caplog: pytest.Lo
         eager, traced = histories(made("eager"), made(Traced(steps=2)), outer_steps=6)
     assert eager.equals(traced)
     assert sum("one by one from now on" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("recording_wins", [True, False])
+def test_a_recorded_round_is_used_only_if_it_is_faster(recording_wins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([2.0, 1.0] if recording_wins else [1.0, 2.0])  # of the round, then of its recording
+    monkeypatch.setattr(traced_engine, "_seconds", lambda run: next(times))
+    monkeypatch.setattr(sys.modules[__name__], "T", 3)
+    settings = {"objective": pt.ValidationRisk(), "hypergradient": pt.Windowed(3), "restart": True}
+    one, two = tuner("eager", **settings), tuner(Traced(only_if_faster=True), **settings)
+    one.hypergradient(), two.hypergradient()
+    gradients = [[p.grad for p in each.problem.hyper.parameters()] for each in (one, two)]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    engine = two.outer_run.runner.engine
+    assert isinstance(engine, Traced)
+    assert (bool(engine._recordings), bool(engine._slower)) == (recording_wins, not recording_wins)
+
+
+@pytest.mark.parametrize("numbers", [2**22, 10])
+def test_a_long_round_is_recorded_after_many_rounds(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_round, "MANY_ROUNDS", 2)
+    monkeypatch.setattr(whole_round, "MOST_NUMBERS", numbers)
+    settings = {"objective": pt.ValidationRisk(), "hypergradient": pt.Windowed(T), "restart": True}
+    one, two = tuner("eager", **settings), tuner(Traced(), **settings)
+    engine = two.outer_run.runner.engine
+    assert isinstance(engine, Traced)
+    for step in range(4):
+        assert one.hypergradient() == two.hypergradient()
+        for a, b in zip(one.problem.hyper.parameters(), two.problem.hyper.parameters(), strict=True):
+            assert torch.equal(a.grad, b.grad)
+        assert bool(engine._recordings) == (step >= 2 and numbers > 10)
+        one.outer.step(), two.outer.step()
+
+
+def test_attention_kernels_are_restored_after_a_graph() -> None:
+    before = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(False)
+    with second_order_kernels(True):
+        assert torch.backends.cuda.math_sdp_enabled()
+        assert not torch.backends.cuda.mem_efficient_sdp_enabled()
+    assert not torch.backends.cuda.flash_sdp_enabled()
+    assert torch.backends.cuda.mem_efficient_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(before[0])
+    assert (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()) == before

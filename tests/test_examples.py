@@ -15,7 +15,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 11
+    assert len(EXAMPLES) >= 29
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -26,3 +26,17 @@ def test_example_runs_and_prints(path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert "nan" not in done.stdout.lower()
+
+
+DRAWING = [path for path in EXAMPLES if '"--plot"' in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", DRAWING, ids=lambda path: path.stem)
+def test_example_draws_its_picture_when_asked(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.png"
+    command = [sys.executable, str(path), "--outer-steps", "12", "--plot", str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 2000

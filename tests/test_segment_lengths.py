@@ -1,4 +1,4 @@
-"""How long segments are: ⌈√K⌉ unless given, and where the last one of a round begins."""
+"""How long segments are: all of a few steps and ⌈√K⌉ of more unless given, and where the last one of a round begins."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import math
 import pytest
 
 import pactune as pt
-from pactune.hypergradient.stored_steps import check_segment, last_segment, root_segment
+from pactune.hypergradient.stored_steps import FEW_STEPS, check_segment, last_segment, root_segment
 
 
 @pytest.mark.parametrize("steps", range(1, 40))
 def test_the_default_length_is_the_root_rounded_up(steps: int) -> None:
     root = math.isqrt(steps)
-    assert root_segment(None, steps) == (root if root**2 == steps else root + 1)
+    rounded = root if root**2 == steps else root + 1
+    assert root_segment(None, steps) == (steps if steps <= FEW_STEPS else rounded)
 
 
 @pytest.mark.parametrize(("segment", "steps", "length"), [(None, 0, 1), (7, 100, 7), (1, 100, 1), (200, 100, 200)])

@@ -44,7 +44,7 @@ def as_engine(engine: str | Engine, problem: Problem) -> Engine:
         return Captured()
     if engine == "auto":
         small = sum(value.numel() for value in problem.parameters().values()) <= SMALL
-        return Traced(after=WARM_UP) if small else Eager()
+        return Traced(after=WARM_UP, only_if_faster=True) if small else Eager()
     return _checked(NAMES[engine](), problem)
 
 

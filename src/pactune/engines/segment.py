@@ -108,6 +108,18 @@ class SegmentReader:
         flat, layout = self._known[steps]
         return flat + list(self._columns(start, steps).values()), layout
 
+    def read_even(self, start: int, steps: int) -> tuple[TensorList, TreeLayout, int]:
+        """Return `read_flat` and the number of steps: a single one if the mini-batches of the steps differ in size.
+
+        The last mini-batch of an epoch may be smaller. Each place that it may have in a segment would need a recording.
+        """
+        if self._constant or steps == 1:
+            return *self.read_flat(start, steps), steps
+        data = self.read(start, steps)
+        if len({batch.rows for batch in data.train}) > 1 or len({batch.rows for batch in data.valid}) > 1:
+            return *self.read_flat(start, 1), 1
+        return *flatten(data), steps
+
     def read(self, start: int, steps: int) -> SegmentData:
         """Return the data of `steps` steps, starting at step `start`."""
         step_data = [self._step_data_at(t) for t in range(start, start + (1 if self._constant else steps))]

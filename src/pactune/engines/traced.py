@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import torch
 from torch import Tensor, fx
@@ -22,6 +23,7 @@ __all__ = ["Compiled", "Traced"]
 
 Recorded = Segment | WholeRound
 
+TIMED_RUNS = 4  # runs of a recording and of its round that are timed
 MOST_RECORDINGS = 16  # the most recordings that one list keeps; the oldest one goes first
 
 
@@ -56,15 +58,19 @@ class Traced(Engine):
     Args:
         steps: the number of inner steps per recording.
         after: the number of inner steps of a run before anything is recorded, so that a short run pays nothing.
+        only_if_faster: measure a recording of a whole round once, and run such rounds eagerly if that is faster. A
+            short round of a model with large kernels gains less than the comparison with the present functions takes.
     """
 
     steps: int = 4
     after: int = 0
+    only_if_faster: bool = False
 
     exact = True
 
     _recordings: list[Recording] = field(default_factory=list, init=False, repr=False, compare=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
+    _slower: list[WholeRound] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
         """Run the first steps of each chain from recordings.
@@ -90,6 +96,9 @@ class Traced(Engine):
         chain, problem = round_chain.chain, round_chain.chain.plan.trajectory.problem
         if round_chain.position + chain.plan.inner_steps <= self.after:
             return None
+        whole = WholeRound.of(chain)
+        if any(whole.is_same_function(slow) for slow in self._slower):
+            return None
         if reason := whole_round_obstacle(round_chain):
             log.debug("the round is not recorded as a whole: %s", reason)
             return None
@@ -101,11 +110,18 @@ class Traced(Engine):
             return None
         flat = [flatten(part) for part in (start, chain.hyper, data)]
         example, layouts = [tensor for tensors, _ in flat for tensor in tensors], tuple(layout for _, layout in flat)
-        recording = self._recording(self._recordings, WholeRound.of(chain), layouts, example)
-        if recording.program is None:
+        recording = self._recording(self._recordings, whole, layouts, example)
+        program = recording.program
+        if program is None:
+            return None
+        recorded = lambda: (self._changes.run(ask, problem.members[:1]), program(*example))  # noqa: E731
+        asked = self.only_if_faster and recording.segment is whole  # it was recorded just now
+        if asked and _seconds(lambda: whole.run(start, chain.hyper, data)) < _seconds(recorded):
+            self._recordings.remove(recording)
+            self._slower.append(whole)
             return None
         with torch.no_grad():
-            found = list(recording.program(*example))
+            found = list(program(*example))
         assert isinstance(recording.segment, WholeRound)
         assert recording.segment.result is not None
         end: ChainEnd
@@ -166,8 +182,7 @@ class Traced(Engine):
         done, last_layout, program = start, None, None
         while done < steps:
             check_interrupt()
-            count = size if done + size <= steps else 1
-            data, data_layout = reader.read_flat(done, count)
+            data, data_layout, count = reader.read_even(done, size if done + size <= steps else 1)
             if data_layout is not last_layout or stride > 1:
                 segment, layouts = Segment.of(round_chain, done, count), (carry_layout, hyper_layout, data_layout)
                 program = self._recording(known, segment, layouts, [*carry, *hyper, *data]).program
@@ -244,6 +259,16 @@ class Compiled(Traced):
         with torch.no_grad():
             program: Program = compile_graph(graph, list(example))  # without the guards of `torch.compile`
         return program
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """Return the time of a function: the least of a few runs, since other processes disturb some of them."""
+    taken = []
+    for _ in range(TIMED_RUNS):
+        start = perf_counter()
+        run()
+        taken.append(perf_counter() - start)
+    return min(taken)
 
 
 def _equal(found: Tensor, wanted: Tensor) -> bool:

@@ -21,7 +21,12 @@ from pactune.trees import Params, clone
 
 __all__ = ["RoundData", "RoundStart", "WholeRound", "probe", "read_round", "whole_round_obstacle"]
 
-MOST_STEPS = 20  # T of the longest round that is recorded as a whole; recording takes time in proportion to T
+FEW_STEPS = (
+    20  # T of the longest round that is recorded as soon as the engine records; it takes time in proportion to T
+)
+MANY_ROUNDS = 100  # rounds after which a longer one is recorded: recording takes about as long as so many of them
+MOST_STEPS = 200  # T of the longest round that is recorded as a whole
+MOST_NUMBERS = 2**22  # of θ and of the rows of all steps; a recorded round keeps all its intermediate results
 
 
 class RoundStart(NamedTuple):
@@ -67,14 +72,18 @@ class WholeRound:
 
     def __call__(self, start: RoundStart, hyper: Params, data: RoundData) -> tuple[ChainEnd, list[Tensor]]:
         """Run the round."""
-        chain = Chain(self._plan, start.state, hyper, start.drawn, self._phase)
-        for step_data in data.steps.step_data(len(self.measured)):
-            chain.step(step_data, hyper)
-        end = chain.finish(data.final)
+        end = self.run(start, hyper, data)
         state = end.state._replace(step=start.state.step)  # the engine counts the steps
         found = end._replace(state=state), probe(self.trajectory, start, hyper, data)
         self.result = flatten(found)[1]
         return found
+
+    def run(self, start: RoundStart, hyper: Params, data: RoundData) -> ChainEnd:
+        """Run the steps as Python code; return the end of the chain."""
+        chain = Chain(self._plan, start.state, hyper, start.drawn, self._phase)
+        for step_data in data.steps.step_data(len(self.measured)):
+            chain.step(step_data, hyper)
+        return chain.finish(data.final)
 
     def is_same_function(self, other: object) -> bool:
         """Return True if two rounds compute the same function."""
@@ -130,11 +139,23 @@ def read_round(round_chain: RoundChain) -> tuple[RoundStart, RoundData]:
 def whole_round_obstacle(round_chain: RoundChain) -> str | None:
     """Return why a round cannot be recorded as a whole; None if it can."""
     plan = round_chain.chain.plan
-    if plan.inner_steps > MOST_STEPS:
-        return f"a round of more than {MOST_STEPS} steps takes long to record"
+    if plan.inner_steps > FEW_STEPS and (reason := _long_round_obstacle(round_chain)):
+        return reason
     for estimator in (plan.risk_estimator, *([plan.path_estimator] if plan.trajectory.objective.has_path else [])):
         if not estimator.stackable:
             return f"{type(estimator).__name__} looks at numbers, and a recording has none"
     if len(list(islice(round_chain.risk_batches, 2))) > 1:
         return "the risk at θ_T is computed batch by batch"
     return recording_obstacle(round_chain)
+
+
+def _long_round_obstacle(round_chain: RoundChain) -> str | None:
+    """Return why a round of many steps is not recorded; None if it is."""
+    chain, steps = round_chain.chain, round_chain.chain.plan.inner_steps
+    if steps > MOST_STEPS or round_chain.position < MANY_ROUNDS * steps:
+        return f"a round of {steps} steps takes long to record"
+    data = round_chain.step_data_at(0)
+    tensors = flatten((chain.carry.state.params, data.train, data.valid))[0]
+    if steps * sum(tensor.numel() for tensor in tensors) > MOST_NUMBERS:
+        return f"a recorded round of {steps} steps would keep too many intermediate results"
+    return None

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pactune.errors import GradientError
 from pactune.trees import Params, split
@@ -38,6 +37,29 @@ def on_side_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
         yield
 
 
+class _PlainAttention:
+    """Allow only the plain attention kernel, as `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)` does.
+
+    Every gradient inside a graph enters this block. `sdpa_kernel` looks its functions up by name each time, which
+    takes as long as several kernels of a small model. Here the look-up is done once.
+    """
+
+    _kinds = ("math", "flash", "mem_efficient", "cudnn", "overrideable")
+    _get = tuple(getattr(torch._C, f"_get_{kind}_sdp_enabled") for kind in _kinds)
+    _set = tuple(getattr(torch._C, f"_set_sdp_use_{kind}") for kind in _kinds)
+
+    def __enter__(self) -> None:
+        self._before = [get() for get in self._get]
+        for kind, (put, enabled) in enumerate(zip(self._set, self._before, strict=True)):
+            if enabled != (kind == 0):
+                put(kind == 0)
+
+    def __exit__(self, *_: object) -> None:
+        for kind, (put, enabled) in enumerate(zip(self._set, self._before, strict=True)):
+            if enabled != (kind == 0):
+                put(enabled)
+
+
 def second_order_kernels(graph: bool) -> AbstractContextManager[None]:
     """Allow only the plain attention kernel inside a graph: fused attention has no double backward."""
-    return sdpa_kernel(SDPBackend.MATH) if graph else nullcontext()
+    return _PlainAttention() if graph else nullcontext()

@@ -16,6 +16,9 @@ from pactune.trees import Params
 __all__ = ["StoredSteps", "check_segment", "last_segment", "root_segment"]
 
 
+FEW_STEPS = 8  # up to this many steps all graphs are kept, as in a plain unroll: no gradient is computed twice
+
+
 class _StoredStep(NamedTuple):
     """A step that is kept. Its state is None if the steps before it have to be run again to find it."""
 
@@ -102,8 +105,10 @@ def last_segment(begin: int, segment: int, inner_steps: int) -> int:
 
 
 def root_segment(segment: int | None, steps: int) -> int:
-    """Return the length of a segment: `segment`, or ⌈√steps⌉ if it is None."""
-    return segment if segment is not None else math.isqrt(max(steps - 1, 0)) + 1
+    """Return the length of a segment: `segment`, or if it is None all of a few steps and ⌈√steps⌉ of more."""
+    if segment is not None:
+        return segment
+    return max(steps, 1) if steps <= FEW_STEPS else math.isqrt(steps - 1) + 1
 
 
 def check_segment(segment: object) -> None:

@@ -26,7 +26,8 @@ class Truncated(Estimator):
 
     Args:
         k: the number of steps.
-        segment: the number of steps between two states that are kept; None for ⌈√k⌉. The regularizer keeps every state.
+        segment: the number of steps between two states that are kept; None for k up to eight steps,
+            and for ⌈√k⌉ if there are more. The regularizer keeps every state.
     """
 
     k: int

@@ -26,7 +26,8 @@ class Windowed(Estimator):
 
     Args:
         w: the number of steps per window, at least 1.
-        segment: the number of steps between two states that are kept; None for ⌈√w⌉.
+        segment: the number of steps between two states that are kept; None for w up to eight steps,
+            and for ⌈√w⌉ if there are more.
     """
 
     w: int

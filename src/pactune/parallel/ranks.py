@@ -128,6 +128,8 @@ class Ranks:
         """
         if not trees:
             return {}
+        if self.count == 1 and len(trees) == 1:
+            return trees[0]
         total = functools.reduce(add, trees)
         if self.groups == 1:
             return scale(1 / len(trees), total)

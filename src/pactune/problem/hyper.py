@@ -282,4 +282,4 @@ class ExampleWeights(nn.Module):
     def weigh(self, losses: Tensor, index: Tensor) -> Tensor:
         """Return mean(w_i ℓ_i) over a mini-batch; a row with several losses counts with their mean."""
         per_row = losses.reshape(len(losses), -1).mean(1)
-        return (self.weights()[index.to(self.logits.device)] * per_row).mean()
+        return (2.0 * torch.sigmoid(self.logits[index.to(self.logits.device)]) * per_row).mean()

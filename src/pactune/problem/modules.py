@@ -127,9 +127,16 @@ class ModuleTensors:
                 self.hyper.add(hyper_ids[id(p)], *owner(hyper, name))
         for name, _ in model.named_buffers():
             self.buffers.add(name, *owner(model, name))
+        parts = {id(part): part for module in (model, hyper) for part in module.modules()}.values()
+        self._stores = [store for part in parts for store in (part._parameters, part._buffers) if store]
         self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
         for part in (*_compiled_parts(model), *_compiled_parts(hyper)):
             self.params.fix(*part)
+
+    def every(self) -> list[torch.Tensor]:
+        """Return all parameters and buffers of both modules."""
+        found = [tensor for store in self._stores for tensor in store.values() if tensor is not None]
+        return list({id(tensor): tensor for tensor in found}.values())
 
     def parameters(self) -> Params:
         """Return θ, sharing its memory with the model."""

@@ -59,8 +59,7 @@ class ModelRisks(InnerProblem):
 
     def tensors(self) -> list[Tensor]:
         """Return all parameters and buffers of both modules."""
-        modules = (self.model, self.hyper)
-        return [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        return self._tensors.every()
 
     @torch.no_grad()
     def load_hyper(self, values: Params) -> None:

@@ -23,6 +23,7 @@ from pactune.problem.provenance import DataMark
 
 __all__ = ["SEEN_DATA", "SeenData"]
 
+HEAD = 16  # values of a tensor that are compared before its digest is computed
 MOST_SAMPLES = 16  # samples whose data stay in memory; older ones keep only the identities of their rows
 
 
@@ -53,6 +54,7 @@ class SeenData:
         self._lock = RLock()
         self._by_tensor: MutableMapping[Tensor, _TensorRecord] = WeakTensorKeyDictionary()
         self._by_digest: dict[bytes, tuple[_SeenSample, ...]] = {}
+        self._known_heads: set[bytes] = set()  # the first values of the tensors in `_by_digest`
         self._samples: deque[_SeenSample] = deque()
 
     def begin_fit(self, tensors: Iterable[Tensor], sample_ids: Iterable[DataMark]) -> None:
@@ -62,7 +64,7 @@ class SeenData:
             samples = _merge(fresh, ())
             for tensor in _floating(tensors):
                 old = self._record(tensor)
-                if old is not None and old.seen == samples and not self._by_digest:
+                if old is not None and old.seen == samples and not self._may_be_known(tensor):
                     continue  # the record says so already, and no other values are known that these could be
                 digest = _digest(tensor)
                 known = _merge(self._known(tensor, digest), fresh)
@@ -89,6 +91,7 @@ class SeenData:
                 record, digest = self._record(tensor), _digest(tensor)
                 if record is not None and digest is not None and digest != record.begun:
                     self._by_digest[digest] = record.seen  # the same values from an earlier fit had the same data
+                    self._known_heads.add(_head(tensor))
 
     def samples_of(self, tensors: Iterable[Tensor]) -> tuple[DataMark, ...]:
         """Return the known samples that the present values of the tensors were trained on."""
@@ -101,6 +104,10 @@ class SeenData:
 
     def _record(self, tensor: Tensor) -> _TensorRecord | None:
         return self._by_tensor.get(tensor, None)
+
+    def _may_be_known(self, tensor: Tensor) -> bool:
+        """Return False if no digest is that of this tensor. This is cheap: a loop of the user asks at every step."""
+        return bool(self._known_heads) and _head(tensor) in self._known_heads
 
     def _known(self, tensor: Tensor, digest: bytes | None) -> tuple[_SeenSample, ...]:
         """Return the samples that a tensor has seen: none if it holds its values from before the first fit again."""
@@ -135,6 +142,12 @@ def _digest(tensor: Tensor) -> bytes | None:
     if values[0] in (0, 1) and bool((values == values[0]).all()):
         return None
     return hashlib.blake2b(values.data, digest_size=16).digest()
+
+
+@torch.no_grad()
+def _head(tensor: Tensor) -> bytes:
+    """Return the first values in float32, as bytes. Equal tensors have equal ones."""
+    return tensor.detach().reshape(-1)[:HEAD].float().cpu().numpy().tobytes()
 
 
 def _merge(first: Iterable[_SeenSample], second: Iterable[_SeenSample]) -> tuple[_SeenSample, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -36,6 +37,7 @@ class RunInputs:
         stochastic: True if forwards draw random numbers.
         initial: P_0 as a function of a generator; None calls `reset_parameters` of the model's modules.
         reader: the name of the run's reading position in sources that can only be read in order.
+        compares: True if steps measure Δ_t. If not, no step reads validation rows: all get those of the first step.
     """
 
     problem: Problem
@@ -44,6 +46,7 @@ class RunInputs:
     stochastic: bool
     initial: Initial | None = None
     reader: str = ""
+    compares: bool = True
 
     def step_data(self, step: int, chains: int, mine: Iterable[int] | None = None) -> list[StepData]:
         """Return the data of each chain at one inner step. All chains get the same mini-batches.
@@ -54,7 +57,7 @@ class RunInputs:
             mine: the numbers of the chains of this rank; None for all.
         """
         train = self.problem.train.batch(step, self.streams, "train", self.reader)
-        valid = self.problem.valid.batch(step, self.streams, "valid", self.reader)
+        valid = self._valid_batch(step)
         numbers = range(chains) if mine is None else mine
         return [StepData(train, valid, self._noise(step, chain), self._keys(step, chain)) for chain in numbers]
 
@@ -76,6 +79,16 @@ class RunInputs:
     def risk_batches(self, sample: Source, round_index: int) -> Iterable[Batch]:
         """Return the rows of a sample on which a round computes the risk at θ_T. All chains get the same rows."""
         return sample.risk_batches(round_index, self.streams, self.reader)
+
+    def _valid_batch(self, step: int) -> Batch:
+        source = self.problem.valid
+        if self.compares or self.problem.has_tasks or source.steady or not source.replayable:
+            return source.batch(step, self.streams, "valid", self.reader)
+        return self._first_valid
+
+    @cached_property
+    def _first_valid(self) -> Batch:
+        return self.problem.valid.batch(0, self.streams, "valid", self.reader)
 
     def draw(self, round_index: int, chain: int) -> Params:
         """Return θ_0 ~ P_0; the model's parameters if hyperparameters give θ_0 without a draw."""

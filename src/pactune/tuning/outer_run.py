@@ -109,7 +109,10 @@ class OuterRun:
         if ChangeDetector().run(problem.try_losses, [problem]):
             self._mark_unrecordable()
         stochastic = consumes_randomness(problem)
-        return RunInputs(problem, settings.inner, Streams(settings.seed), stochastic, settings.initial)
+        compares = settings.objective.has_path
+        return RunInputs(
+            problem, settings.inner, Streams(settings.seed), stochastic, settings.initial, compares=compares
+        )
 
     @cached_property
     def chains(self) -> RunStates:
