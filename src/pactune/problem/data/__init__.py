@@ -45,7 +45,9 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
         data, batch_size = _streamed(data, role, batch_size), None
     if isinstance(data, (DataLoader, Stream)):
         if batch_size is not None:
-            raise SettingError(f"`{role}` is a {type(data).__name__} and brings its own batch size; leave `batch_size` out")
+            raise SettingError(
+                f"`{role}` is a {type(data).__name__} and brings its own batch size; leave `batch_size` out"
+            )
         if isinstance(data, Stream):
             return LoaderBatches(data.loader, role=role, device=device, batches=data.batches)
         return _from_loader(data, role, device)

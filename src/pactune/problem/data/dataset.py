@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, default_collate
 
 from pactune.problem.data.indexed import Indexed, length_of, listed
 from pactune.problem.data.prefetch import move
-from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
+from pactune.problem.data.source import Batch, Source, quietly, reading
 from pactune.problem.data.workers import BatchRequest, ReadAhead, WorkerSettings, read_rows
 from pactune.streams import Streams
 

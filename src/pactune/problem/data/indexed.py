@@ -5,19 +5,16 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import fields, is_dataclass
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
 
 from pactune.errors import DataError
 from pactune.nested import map_tensors, tensors_in
-from pactune.problem.data.prefetch import move
 from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
 from pactune.problem.data.take_rows import take_rows
 from pactune.problem.data.taken import TakenRows, take_once

@@ -28,7 +28,7 @@ STREAM_BATCHES = 100  # batches that stand for a stream without a length, unless
 class Stream:
     """A `DataLoader` that may never end, and the number of its batches that stand for all rows.
 
-    Training reads the loader as long as it likes. The risk at θ_T and every evaluation read its first `batches` batches.
+    Training reads on and on. The risk at θ_T and every evaluation read the first `batches` batches of the loader.
 
     Args:
         loader: a `DataLoader`.
@@ -68,9 +68,7 @@ class LoaderBatches(Source):
 
     replayable = False
 
-    def __init__(
-        self, loader: DataLoader[Any], *, role: str, device: torch.device, batches: int | None = None
-    ) -> None:
+    def __init__(self, loader: DataLoader[Any], *, role: str, device: torch.device, batches: int | None = None) -> None:
         self._loader, self._role, self._device = loader, role, device
         self._stated = batches
         self._limit = batches if batches is not None or _has_length(loader) else STREAM_BATCHES
@@ -161,8 +159,8 @@ class LoaderBatches(Source):
         if self._stated is None:
             self._stated = self._limit
             warn_user(
-                f"`{self._role}` is a DataLoader without a length, so its first {self._limit} batches stand for all rows "
-                "in evaluations and in the risk at θ_T; state their number with pt.Stream(loader, batches=…)"
+                f"`{self._role}` is a DataLoader without a length, so its first {self._limit} batches stand for all "
+                "rows in evaluations and in the risk at θ_T; state their number with pt.Stream(loader, batches=…)"
             )
 
     def _once(self, loader: DataLoader[Any]) -> Iterator[Batch]:

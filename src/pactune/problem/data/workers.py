@@ -67,7 +67,12 @@ class ReadAhead:
         self._requests, self._device = _Requests(), device
         rows = _SeededRows(dataset, collate)
         self._loader = DataLoader(
-            rows, batch_size=None, sampler=self._requests, collate_fn=_unchanged, persistent_workers=True, **settings.options
+            rows,
+            batch_size=None,
+            sampler=self._requests,
+            collate_fn=_unchanged,
+            persistent_workers=True,
+            **settings.options,
         )
         self.busy = False
         self._what = f"a {type(dataset).__name__}, read by workers,"
