@@ -86,7 +86,7 @@ def test_workers_change_no_number(engine: str) -> None:
     pd.testing.assert_frame_equal(found, wanted, check_exact=True)
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": Backwards()}, {"kind": Streamed}], ids=str)
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": Backwards()}, {"kind": Streamed}], ids=list)
 def test_the_same_workers_read_all_epochs(options: dict[str, Any]) -> None:
     given = source(loader(2, **options))
     read = [given.batch(step, Streams(0), "train").data["process"].unique().tolist() for step in range(15)]
