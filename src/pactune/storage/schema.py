@@ -138,7 +138,7 @@ _ENDING |= {"zeta": optional(number), "kept_zeta": optional(number)}
 _LINES: dict[str, Check] = {
     "start": record({}, {"settings": mapping, "versions": _VERSIONS, "name": text}),
     "resume": record({"outer_steps_done": count}, {"versions": _VERSIONS}),
-    "end": record({"status": text}, _ENDING),
+    "end": record({"status": text}, {**_ENDING, "outer_steps_done": count}),
     "cell": record({"status": text}, {**_ENDING, "build": text, "values": mapping, "warnings": listed(text)}),
 }
 

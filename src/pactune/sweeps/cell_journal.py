@@ -42,7 +42,7 @@ def _started_with(start: dict[str, Any], fit: CellFit) -> bool:
 
 
 def _has_all_steps(lines: list[Row], status: str, outer_steps: int) -> bool:
-    """Return True if the cell succeeded and no row is missing because its line is damaged."""
+    """Return True if the cell succeeded and has made all its outer steps."""
     done = count_outer_steps(lines)
     return succeeded(status) and 0 < done <= outer_steps and is_finished(status, done, outer_steps)
 

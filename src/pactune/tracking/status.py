@@ -41,5 +41,14 @@ def journal_is_finished(lines: Sequence[Row], outer_steps: int) -> bool:
 
 
 def count_outer_steps(lines: Iterable[Row]) -> int:
-    """Return how many outer steps a journal holds; a resumed run may have written the same step twice."""
-    return len({line["outer_step"] for line in lines if line["kind"] == "row"})
+    """Return how many outer steps the run of a journal has made.
+
+    A resumed run may have written the same step twice. The end of a run counts rows too whose lines were damaged later.
+    """
+    steps, ended = set[int](), 0
+    for line in lines:
+        if line["kind"] == "row":
+            steps.add(line["outer_step"])
+        elif line["kind"] == "end":
+            ended = max(ended, line.get("outer_steps_done", 0))
+    return max(len(steps), ended)
