@@ -34,6 +34,7 @@ PAGES = {
     "docs/distributed.md": Numbers(allowed=others.DISTRIBUTED_ALLOWED),
     "docs/dynamics-and-objectives.md": Numbers(),
     "docs/estimators_and_tables.md": Numbers(),
+    "docs/examples.md": Numbers(),
     "docs/faq.md": Numbers(),
     "docs/feature-selection.md": Numbers(selection.claims, selection.ALLOWED),
     "docs/folds_and_tasks.md": Numbers(others.folds_and_tasks),

@@ -23,6 +23,7 @@ __all__ = ["Compiled", "Traced"]
 
 Recorded = Segment | WholeRound
 
+FEWEST_STEPS = 3  # with fewer first steps the check of a round, an eager step and a recorded one, costs what is saved
 TIMED_RUNS = 4  # runs of a recording and of its round that are timed
 MOST_RECORDINGS = 16  # the most recordings that one list keeps; the oldest one goes first
 
@@ -77,7 +78,7 @@ class Traced(Engine):
 
         The decision to record depends only on the position in the run. So a resumed run equals the uninterrupted one.
         """
-        if round_chains[0].position + steps <= self.after:
+        if steps < FEWEST_STEPS or round_chains[0].position + steps <= self.after:
             return 0
         if reason := next((found for one in round_chains if (found := recording_obstacle(one))), None):
             log.info("steps are run one by one: %s", reason)
