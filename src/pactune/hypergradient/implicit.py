@@ -11,10 +11,11 @@ from torch import Tensor
 from pactune.checks import check_flag
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
-from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
+from pactune.hypergradient.base import ChainContext, ChainEstimator
+from pactune.hypergradient.records import InnerState, StepRecord, ValueAndGradient
 from pactune.hypergradient.solvers import Identity, LinearSolver, LinearSystem, Operator
 from pactune.hypergradient.stationarity import check_smooth, concern, measure, penalty_gradient, penalty_product
+from pactune.hypergradient.stationary_point import StationaryChainEstimator, StationaryEstimator
 from pactune.hypergradient.support import StationarySystem, stationary_system
 from pactune.hypergradient.train_risk import Batches, MeanTrainRisk, check_batches, mean_train_risk
 from pactune.hypergradient.trajectory import Trajectory
@@ -26,7 +27,7 @@ ROUNDING = 1e-3  # a note of a float32 run is a rounded number; no solver raises
 
 
 @dataclass(frozen=True)
-class Implicit(Estimator):
+class Implicit(StationaryEstimator):
     """dR_V/dλ = ∂R_V/∂λ − ∇R_Vᵀ (∇²R_T)⁻¹ ∂²R_T/∂θ∂λ, at a θ_T where ∇R_T = 0.
 
     R_T is the risk of `batches`, penalty included. By default it is the mini-batch of the last step (the whole set
@@ -57,9 +58,6 @@ class Implicit(Estimator):
     batches: Batches = None
     warm_start: bool = False
 
-    for_path = False
-    stationary = True
-
     def __post_init__(self) -> None:
         check_batches(self.batches)
         check_flag("warm_start", self.warm_start)
@@ -68,23 +66,6 @@ class Implicit(Estimator):
     def remembers(self) -> bool:  # type: ignore[override]
         """True with a warm start."""
         return self.warm_start
-
-    @property
-    def draws(self) -> bool:  # type: ignore[override]
-        """True with fresh mini-batches."""
-        return isinstance(self.batches, int)
-
-    def skippable_steps(self, inner_steps: int) -> int:
-        """Return T − 1: only the last mini-batch is needed."""
-        return inner_steps - 1
-
-    def reach(self, inner_steps: int) -> int:
-        """Return 0: the estimator differentiates no step of the dynamics."""
-        return 0
-
-    def anchor(self, t: int, inner_steps: int) -> int:
-        """Return t: the estimator differentiates no step."""
-        return t
 
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
         """Raise if `solver` is not a linear solver."""
@@ -109,29 +90,10 @@ class Implicit(Estimator):
         return concern(notes, risk, solves=not isinstance(self.solver, Identity))
 
 
-class _ImplicitChainEstimator(ChainEstimator):
+class _ImplicitChainEstimator(StationaryChainEstimator):
     def __init__(self, settings: Implicit, trajectory: Trajectory, context: ChainContext) -> None:
-        self._settings, self._trajectory, self._context = settings, trajectory, context
-        self._last: StepRecord | None = None
-        self._notes: Params = {}
-        self._memory: Params = {}
-
-    @property
-    def notes(self) -> Params:
-        return self._notes
-
-    @property
-    def memory(self) -> Params:
-        return self._memory
-
-    def observe(self, record: StepRecord, observation: Observation) -> None:
-        raise NotImplementedError("Implicit does not differentiate the regularizer")
-
-    def add_step(self, record: StepRecord) -> None:
-        self._last = record
-
-    def path_gradient(self) -> Params:
-        raise NotImplementedError("Implicit does not differentiate the regularizer")
+        super().__init__(trajectory, context)
+        self._settings = settings
 
     def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from pactune.checks import POSITIVE, check_count, check_number
-from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
-from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
+from pactune.hypergradient.base import ChainContext, ChainEstimator
+from pactune.hypergradient.records import InnerState, ValueAndGradient
 from pactune.hypergradient.solvers import check_damping, damped
+from pactune.hypergradient.stationary_point import StationaryChainEstimator, StationaryEstimator
 from pactune.hypergradient.support import stationary_system
 from pactune.hypergradient.train_risk import Batches, check_batches, mean_train_risk
 from pactune.hypergradient.trajectory import Trajectory
@@ -19,7 +20,7 @@ __all__ = ["RunningImplicit"]
 
 
 @dataclass(frozen=True)
-class RunningImplicit(Estimator):
+class RunningImplicit(StationaryEstimator):
     """∂R_V/∂λ − vᵀ ∂²R_T/∂θ∂λ with a v that takes a gradient step v ← v − α(∇²R_T v − ∇R_V) per outer step.
 
     v starts at 0 and is kept from outer step to outer step, as in SOBA (Dagréou et al. 2022). Every outer step draws
@@ -40,8 +41,6 @@ class RunningImplicit(Estimator):
     batches: Batches = 1
     damping: float = 0.0
 
-    for_path = False
-    stationary = True
     remembers = True
 
     def __post_init__(self) -> None:
@@ -50,51 +49,15 @@ class RunningImplicit(Estimator):
         check_batches(self.batches)
         check_damping(self.damping)
 
-    @property
-    def draws(self) -> bool:  # type: ignore[override]
-        """True with fresh mini-batches."""
-        return isinstance(self.batches, int)
-
-    def skippable_steps(self, inner_steps: int) -> int:
-        """Return T − 1: only θ_T and the last mini-batch are needed."""
-        return inner_steps - 1
-
-    def reach(self, inner_steps: int) -> int:
-        """Return 0: the estimator differentiates no step of the dynamics."""
-        return 0
-
-    def anchor(self, t: int, inner_steps: int) -> int:
-        """Return t: the estimator differentiates no step."""
-        return t
-
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator for one chain of one round."""
         return _RunningChainEstimator(self, trajectory, context)
 
 
-class _RunningChainEstimator(ChainEstimator):
+class _RunningChainEstimator(StationaryChainEstimator):
     def __init__(self, settings: RunningImplicit, trajectory: Trajectory, context: ChainContext) -> None:
-        self._settings, self._trajectory, self._context = settings, trajectory, context
-        self._last: StepRecord | None = None
-        self._notes: Params = {}
-        self._memory: Params = {}
-
-    @property
-    def notes(self) -> Params:
-        return self._notes
-
-    @property
-    def memory(self) -> Params:
-        return self._memory
-
-    def observe(self, record: StepRecord, observation: Observation) -> None:
-        raise NotImplementedError("RunningImplicit does not differentiate the regularizer")
-
-    def add_step(self, record: StepRecord) -> None:
-        self._last = record
-
-    def path_gradient(self) -> Params:
-        raise NotImplementedError("RunningImplicit does not differentiate the regularizer")
+        super().__init__(trajectory, context)
+        self._settings = settings
 
     def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pactune.checks import POSITIVE, check_count, check_flag, check_number
-from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
-from pactune.hypergradient.records import InnerState, Observation, StepRecord, ValueAndGradient
+from pactune.hypergradient.base import ChainContext, ChainEstimator
+from pactune.hypergradient.records import InnerState, StepRecord, ValueAndGradient
+from pactune.hypergradient.stationary_point import StationaryChainEstimator, StationaryEstimator
 from pactune.hypergradient.train_risk import Batches, MeanTrainRisk, check_batches, mean_train_risk
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.trees import Params, add, axpy, scale, sub
@@ -16,7 +17,7 @@ __all__ = ["GapIterates", "ValueFunctionGap", "valid_risk_at"]
 
 
 @dataclass(frozen=True)
-class ValueFunctionGap(Estimator):
+class ValueFunctionGap(StationaryEstimator):
     """∂R_V/∂λ(θ_γ) + γ(∂R_T/∂λ(θ_γ) − ∂R_T/∂λ(φ)): the penalty γ(R_T(θ) − min R_T) in place of the lower problem.
 
     From θ_T, φ takes gradient steps on R_T and θ_γ on R_T + R_V/γ, as in V-PBGD (Shen and Chen 2023) and F²SA (Kwon et
@@ -39,8 +40,6 @@ class ValueFunctionGap(Estimator):
     batches: Batches = None
     warm_start: bool = False
 
-    for_path = False
-    stationary = True
     first_order = True
     takes_prox = False
 
@@ -55,23 +54,6 @@ class ValueFunctionGap(Estimator):
     def remembers(self) -> bool:  # type: ignore[override]
         """True with a warm start."""
         return self.warm_start
-
-    @property
-    def draws(self) -> bool:  # type: ignore[override]
-        """True with fresh mini-batches."""
-        return isinstance(self.batches, int)
-
-    def skippable_steps(self, inner_steps: int) -> int:
-        """Return T − 1: only θ_T and the last mini-batch are needed."""
-        return inner_steps - 1
-
-    def reach(self, inner_steps: int) -> int:
-        """Return 0: the estimator differentiates no step of the dynamics."""
-        return 0
-
-    def anchor(self, t: int, inner_steps: int) -> int:
-        """Return t: the estimator differentiates no step."""
-        return t
 
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator for one chain of one round."""
@@ -103,29 +85,10 @@ class GapIterates(NamedTuple):
     risk: MeanTrainRisk
 
 
-class _GapChainEstimator(ChainEstimator):
+class _GapChainEstimator(StationaryChainEstimator):
     def __init__(self, settings: ValueFunctionGap, trajectory: Trajectory, context: ChainContext) -> None:
-        self._settings, self._trajectory, self._context = settings, trajectory, context
-        self._last: StepRecord | None = None
-        self._notes: Params = {}
-        self._memory: Params = {}
-
-    @property
-    def notes(self) -> Params:
-        return self._notes
-
-    @property
-    def memory(self) -> Params:
-        return self._memory
-
-    def observe(self, record: StepRecord, observation: Observation) -> None:
-        raise NotImplementedError("ValueFunctionGap does not differentiate the regularizer")
-
-    def add_step(self, record: StepRecord) -> None:
-        self._last = record
-
-    def path_gradient(self) -> Params:
-        raise NotImplementedError("ValueFunctionGap does not differentiate the regularizer")
+        super().__init__(trajectory, context)
+        self._settings = settings
 
     def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None
