@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import pactune as pt
 from pactune.hypergradient import LinearSystem
+from pactune.storage.schema import SchemaError
+from pactune.tracking import recorder
 from pactune.trees import Params
 
 DOUBLE, ROWS, SIZE, BATCH = torch.float64, 24, 3, 6
@@ -203,26 +206,20 @@ def test_folds_remember_each_its_own() -> None:
     assert whole.memory is None
 
 
-def test_a_checkpoint_without_the_memory_is_refused(tmp_path: Path) -> None:
-    from pactune.storage.schema import SchemaError
-    from pactune.tracking.state_schema import check_state
-    from pactune.tuning.description import describe_run
-    from pactune.tuning.fit import Fit
-
+def test_a_checkpoint_without_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    original = Fit._state
+    original = recorder.check_state
 
-    def keep(self: Fit) -> dict[str, Any]:
-        seen["state"], seen["settings"] = original(self), describe_run(self.run, self.settings, None)
-        return seen["state"]
+    def keep(saved: dict[str, Any], settings: dict[str, Any]) -> None:
+        seen.update(copy.deepcopy({"saved": saved, "settings": settings}))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Fit, "_state", keep)
-        tuner(pt.Implicit(EXACT, warm_start=True)).fit(2, progress=False, run_dir=tmp_path)
-    check_state(seen["state"], seen["settings"])
-    del seen["state"]["run"]["chains"][0]["chains"][0]["memory"]
+    tuner(pt.Implicit(EXACT, warm_start=True)).fit(1, progress=False, run_dir=tmp_path)
+    monkeypatch.setattr(recorder, "check_state", keep)
+    tuner(pt.Implicit(EXACT, warm_start=True)).fit(2, progress=False, run_dir=tmp_path, resume=True)
+    original(**seen)
+    del seen["saved"]["state"]["run"]["chains"][0]["chains"][0]["memory"]
     with pytest.raises(SchemaError, match="memory"):
-        check_state(seen["state"], seen["settings"])
+        original(**seen)
 
 
 # Damping
