@@ -29,6 +29,7 @@ FOLD_ROWS = [
     ("MNIST", "MLP", "smoothness"),
     ("MNIST", "linear", "decay"),
     ("digits", "linear", "smoothness"),
+    ("digits", "MLP", "smoothness"),
     ("CIFAR-10", "linear", "smoothness"),
 ]
 CERTIFICATES_ALLOWED = [
