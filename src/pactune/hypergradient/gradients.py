@@ -44,9 +44,8 @@ class _PlainAttention:
     takes as long as several kernels of a small model. Here the look-up is done once.
     """
 
-    _kinds = ["math", "flash", "mem_efficient", "cudnn"]
-    if hasattr(torch._C, "_set_sdp_use_overrideable"):  # not in all versions of torch
-        _kinds.append("overrideable")
+    _newer = ("overrideable",) if hasattr(torch._C, "_set_sdp_use_overrideable") else ()
+    _kinds = ("math", "flash", "mem_efficient", "cudnn", *_newer)
     _get = tuple(getattr(torch._C, f"_get_{kind}_sdp_enabled") for kind in _kinds)
     _set = tuple(getattr(torch._C, f"_set_sdp_use_{kind}") for kind in _kinds)
 
