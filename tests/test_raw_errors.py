@@ -213,7 +213,7 @@ CASES: dict[str, Case] = {
     "validation loader that is read once": Case(
         lambda: fit(given=problem(valid=DataLoader(Once(), batch_size=4))), D, "`valid` .*can be read only once"
     ),
-    "compressed rows": Case(lambda: problem(train=(X.to_sparse_csr(), Y)), D, "layout torch.sparse_csr"),
+    "compressed columns": Case(lambda: problem(train=(X.to_sparse_csc(), Y)), D, "layout torch.sparse_csc"),
     # engines and estimators
     "captured on a CPU": Case(lambda: tuner(engine="captured"), S, '"captured" and "fused" replay CUDA graphs'),
     "fused on a CPU": Case(lambda: tuner(engine="fused"), S, "the model is on cpu"),
