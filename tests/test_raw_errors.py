@@ -16,6 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import pactune as pt
+from pactune import bounds
 from pactune.engines import Captured, Traced
 from tests.mistakes import Case, X, Y, check_refused, fit, problem, tuner
 
@@ -336,4 +337,4 @@ def test_an_exported_module_is_refused() -> None:
 @pytest.mark.parametrize("evidence", [None, 0.1, (0.1, None, 10, 1)])
 def test_counts_need_evidence(evidence: Any) -> None:
     with pytest.raises(pt.SettingError, match="`evidence` must be an Evidence"):
-        pt.bounds.CountedHoldOut(evidence=evidence, fresh=True)
+        bounds.CountedHoldOut(evidence=evidence, fresh=True)
