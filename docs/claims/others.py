@@ -31,6 +31,7 @@ FOLD_ROWS = [
     ("digits", "linear", "smoothness"),
     ("digits", "MLP", "smoothness"),
     ("CIFAR-10", "linear", "smoothness"),
+    ("CIFAR-10", "MLP", "smoothness"),
 ]
 CERTIFICATES_ALLOWED = [
     "with probability at least 95 %",
