@@ -117,7 +117,9 @@ def build(case: str, way: str, dynamics: str = "sgd", objective: Any = None, **s
 PAIRS = [(case, "sgd", way) for case in RISK_ESTIMATORS for way in ALL_WAYS]
 PAIRS += [(case, dynamics, "decay") for case in ("first order", "first order, k=1") for dynamics in DYNAMICS]
 PAIRS += [("first order", "adam", way) for way in WAYS]
-SEEN = [pair for pair in PAIRS if not blind(pair[0], pair[2])]
+PROXIMAL = ("l1", "elastic net", "prox without closed forms")
+SMOOTH = [pair for pair in PAIRS if RISK_ESTIMATORS[pair[0]].estimator.takes_prox or pair[2] not in PROXIMAL]
+SEEN = [pair for pair in SMOOTH if not blind(pair[0], pair[2])]
 
 
 def judged(pair: tuple[str, str, str]) -> bool:

@@ -43,10 +43,10 @@ def test_two_datasets_are_joined() -> None:
 @pytest.mark.parametrize(
     ("data", "valid", "error"),
     [
-        ((X, Y), TensorDataset(X, Y), "must both be"),
+        ((X, Y), TensorDataset(X, Y), "must both hold tensors"),
         ((X, Y), (X[:, :1], Y), "made like `data`"),
-        ((X, Y), (X, X, Y), "must both be"),
-        (TensorDataset(X, Y), Endless(), "`valid` must be"),
+        ((X, Y), (X, X, Y), "must both hold tensors"),
+        (TensorDataset(X, Y), Endless(), "`valid` is an IterableDataset"),
     ],
     ids=["two kinds", "other width", "more tensors", "no length"],
 )

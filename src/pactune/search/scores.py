@@ -119,7 +119,7 @@ class CandidateScores:
         for one in sorted(curves):
             kinds.setdefault(self._kinds[one], []).append(one)
         kind = max(kinds.values(), key=lambda members: statistics.fmean(weights[one] for one in members))
-        chosen = kind[likely(torch.tensor([least[one] for one in kind], dtype=torch.float64), rows)]
+        chosen = kind[likely(torch.tensor([least[one] for one in kind], dtype=torch.float64, device="cpu"), rows)]
         return RoundChoice(chosen, likely(curves[chosen], rows))
 
     def _rows(self, folds: Sequence[int]) -> int:

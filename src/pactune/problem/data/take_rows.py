@@ -43,4 +43,5 @@ def _csr_rows(tensor: Tensor, index: Tensor) -> Tensor:
     entries = crow[index][row_of] + inside
     pointers = torch.cat([ends.new_zeros(1), ends]).to(crow.dtype)
     size = (len(index), *tensor.shape[1:])
-    return torch.sparse_csr_tensor(pointers, columns[entries], values[entries], size=size, check_invariants=False)
+    parts = pointers, columns[entries], values[entries]
+    return torch.sparse_csr_tensor(*parts, size=size, device=tensor.device, check_invariants=False)
