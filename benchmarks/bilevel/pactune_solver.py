@@ -72,14 +72,11 @@ class RowWeights(nn.Module):
         return {"weight": RIDGE * params["weight"]}
 
 
-def estimator_of(method: str, problem: BilevelProblem) -> pt.Estimator | None:
-    """Return the estimator of a method; None where this version of pactune has none."""
+def estimator_of(method: str, problem: BilevelProblem) -> pt.Estimator:
+    """Return the estimator of a method."""
     if method == "stocBiO":
         return pt.Implicit(pt.Neumann(10, alpha=problem.lr))
-    running = getattr(pt, "RunningImplicit", None)
-    if running is None:
-        return None
-    return running(alpha=problem.linear_lr, steps=10 if method == "AmIGO" else 1)
+    return pt.RunningImplicit(alpha=problem.linear_lr, steps=10 if method == "AmIGO" else 1)
 
 
 def make_tuner(problem: BilevelProblem, method: str = "stocBiO", engine: str = "auto") -> pt.Tuner:
@@ -97,16 +94,13 @@ def make_tuner(problem: BilevelProblem, method: str = "stocBiO", engine: str = "
         batch_size=problem.batch_size,
         valid_batch_size=problem.batch_size,
     )
-    estimator = estimator_of(method, problem)
-    if estimator is None:
-        raise ValueError(f"this version of pactune has no estimator for {method}")
     return pt.Tuner(
         described,
         inner=pt.SGD(lr=problem.lr),
         inner_steps=INNER_STEPS[method],
         outer=torch.optim.SGD(hyper.parameters(), lr=problem.outer_lr),
         objective=pt.ValidationRisk(),
-        hypergradient=estimator,
+        hypergradient=estimator_of(method, problem),
         engine=engine,
     )
 
