@@ -24,7 +24,7 @@ from pactune.problem.modules import as_module
 from pactune.results.callbacks import Progress, progress_for
 from pactune.results.result import Result
 from pactune.search.comparison import Judgement, Procedure, compare
-from pactune.search.decays import ROUNDS, Scalars, candidates, search_scalars, with_decay
+from pactune.search.decays import MOST_DECAYS, ROUNDS, Scalars, candidates, search_scalars, with_decay
 from pactune.search.final import FinalRun, check_final, final_fit
 from pactune.search.learning_rate import MOMENTUM, find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
@@ -41,6 +41,8 @@ PLAIN, ONE_DECAY, TUNED = "plain training", "one decay", "the tuned model"
 NO_DECAY = (0,)  # the number of its candidate
 STEPS = 20  # inner steps of a round
 SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
+LARGE_STEPS = 100  # inner steps of a round of a larger model on a CUDA device, where few looks cost more than steps
+LARGE_DECAYS = 6  # of a larger model
 
 
 def tune(
@@ -54,7 +56,7 @@ def tune(
     hyper: nn.Module | None = None,
     metric: Callable[[Tensor, Tensor], Any] | str | None = None,
     inner: Dynamics | Any = None,
-    inner_steps: int = STEPS,
+    inner_steps: int | None = None,
     batch_size: int | None = None,
     test: Any = None,
     seed: int = 0,
@@ -85,7 +87,8 @@ def tune(
             loss otherwise.
         inner: the dynamics of training, such as `pt.Adam(lr=1e-3)`. None is SGD with momentum and a learning rate that
             a range test finds.
-        inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many.
+        inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many. None is
+            20, and 100 for a model of more than a million parameters on a CUDA device.
         batch_size: rows of a mini-batch; None takes all rows at every step.
         test: a test set. It is evaluated and decides nothing.
         seed: the seed of mini-batches and noise. The model's present parameters are the start of every run.
@@ -113,7 +116,8 @@ def tune(
         ['plain training', 'one decay', 'the tuned model']
     """
     check_seed("seed", seed)
-    check_count("inner_steps", inner_steps)
+    if inner_steps is not None:
+        check_count("inner_steps", inner_steps)
     model = as_module("model", model)
     start = with_decay(model, None if hyper is None else as_module("hyper", hyper), 0.0)
     sample = one_sample(data, valid, folds, groups, next(model.parameters()).device)
@@ -128,7 +132,8 @@ def tune(
         runner = Runner(_engine(engine, problem))
         rate = find_learning_rate(problem, runner, seed) if inner is None else None
         dynamics = as_dynamics(inner if rate is None else SGD(lr=rate, momentum=MOMENTUM, decoupled=True))
-        search = _Search(problem, hyper, dynamics, inner_steps, seed, runner, shown)
+        loop = InnerLoop(dynamics, inner_steps or _default_steps(problem), seed)
+        search = _Search(problem, hyper, loop, runner, shown)
         found = search.run(sample.folds, judge)
         final = search.final(found)
         shown.begin("last run", final.rounds)
@@ -177,28 +182,27 @@ class _Search:
         self,
         problem: Problem,
         hyper: nn.Module | None,
-        inner: Dynamics,
-        inner_steps: int,
-        seed: int,
+        loop: InnerLoop,
         runner: Runner,
         progress: Progress,
     ) -> None:
         self._problem, self._runner, self._progress = problem, runner, progress
         self._own = hyper is not None
-        self._loop = InnerLoop(inner, inner_steps, seed)
+        self._loop = loop
         train = problem.train if problem.refit else problem.subproblems[0].train
         inputs = first_inputs(train)
         self._inputs = None
         if not self._own and inputs is not None and needs_pull(inputs) and takes_inputs(problem.model, inputs):
             self._inputs = CorrelatedInputs(problem.model, inputs)
-        self._candidates = candidates(inner.learning_rate(0), pulls=self._inputs is not None)
+        most = MOST_DECAYS if is_small(problem) else LARGE_DECAYS
+        rate = loop.inner.learning_rate(0)
+        self._candidates = candidates(rate, loop.steps, pulls=self._inputs is not None, most=most)
         self._alone = [number for number, one in enumerate(self._candidates) if not one.pull]
 
     def run(self, folds: Any, metric: Metric) -> _Found:
         """Search, and compare what was found on rows that it was not chosen by."""
         problem = self._problem
-        small = sum(p.numel() for p in problem.parameters().values()) <= SMALL
-        held = hold_out_folds(folds, reach=2 if small else 1)
+        held = hold_out_folds(folds, reach=2 if is_small(problem) else 1)
         start, reader = problem.row_losses(problem.valid), RowReader(metric.tempered)
         hear = partial(self._hear, "decays", 2 * OUTER_STEPS)
         scalars = search_scalars(
@@ -276,12 +280,20 @@ def _engine(engine: str | Engine, problem: Problem) -> Engine:
     return Traced() if engine == "auto" and isinstance(found, Traced) else found
 
 
+def is_small(problem: Problem) -> bool:
+    """Return True if the model of a problem has few parameters."""
+    return sum(p.numel() for p in problem.parameters().values()) <= SMALL
+
+
+def _default_steps(problem: Problem) -> int:
+    return LARGE_STEPS if problem.device.type == "cuda" and not is_small(problem) else STEPS
+
+
 @contextmanager
 def one_thread(problem: Problem) -> Iterator[None]:
     """Compute with one thread while a small model trains on a CPU, where more threads only wait for each other."""
     before = torch.get_num_threads()
-    small = sum(p.numel() for p in problem.parameters().values()) <= SMALL
-    if problem.device.type == "cpu" and small and before > 1:
+    if problem.device.type == "cpu" and is_small(problem) and before > 1:
         torch.set_num_threads(1)
     try:
         yield
