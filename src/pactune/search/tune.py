@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +23,17 @@ from pactune.problem.folds import targets_of
 from pactune.problem.modules import as_module
 from pactune.results.callbacks import Progress, progress_for
 from pactune.results.result import Result
-from pactune.search.comparison import Judgement, Procedure, compare
+from pactune.search.comparison import Procedure, compare
 from pactune.search.decays import MOST_DECAYS, ROUNDS, Scalars, candidates, search_scalars, with_decay
 from pactune.search.final import FinalRun, check_final, final_fit
 from pactune.search.learning_rate import MOMENTUM, find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
+from pactune.search.outcome import SearchOutcome, read_outcome, search_identity, write_outcome
 from pactune.search.rows import hold_out_folds, merged
 from pactune.search.samples import first_inputs, needs_pull, one_sample
 from pactune.search.scores import CandidateScores, RoundChoice
-from pactune.search.training import InnerLoop, RowReader
+from pactune.search.training import InnerLoop, RowReader, start_run
 from pactune.stacking.runner import Runner
 
 __all__ = ["tune"]
@@ -94,7 +95,7 @@ def tune(
         seed: the seed of mini-batches and noise. The model's present parameters are the start of every run.
         engine: executes the inner steps, as for `Tuner`.
         run_dir: a folder for the journal and the checkpoints of the last run; None writes nothing.
-        resume: go on with the last run in `run_dir`. The search before it is run again.
+        resume: go on with the last run in `run_dir`. The search before it is read from there if nothing has changed.
         progress: show progress on stderr; None does so on a terminal only.
 
     Returns:
@@ -129,18 +130,24 @@ def tune(
     before = copy.deepcopy(model.state_dict())
 
     def searched(shown: Progress) -> Result:
-        runner = Runner(_engine(engine, problem))
-        rate = find_learning_rate(problem, runner, seed) if inner is None else None
-        dynamics = as_dynamics(inner if rate is None else SGD(lr=rate, momentum=MOMENTUM, decoupled=True))
-        loop = InnerLoop(dynamics, inner_steps or _default_steps(problem), seed)
-        search = _Search(problem, hyper, loop, runner, shown)
-        found = search.run(sample.folds, judge)
+        runner, steps = Runner(_engine(engine, problem)), inner_steps or _default_steps(problem)
+        given = _sgd(1.0) if inner is None else as_dynamics(inner)
+        stored, identity = None, ""
+        if run_dir is not None:
+            identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), runner), judge.name)
+            stored = read_outcome(Path(run_dir), identity) if resume else None
+        if inner is None:
+            given = _sgd(stored.learning_rate if stored else find_learning_rate(problem, runner, seed))
+        search = _Search(problem, hyper, InnerLoop(given, steps, seed), runner, shown)
+        found = stored or search.run(sample.folds, judge)
+        if run_dir is not None and not stored:
+            write_outcome(Path(run_dir), identity, found)
         final = search.final(found)
         shown.begin("last run", final.rounds)
         result = final_fit(
             problem, final, runner, found.comparison.verdict, test=test, progress=shown, run_dir=run_dir, resume=resume
         )
-        settings = {**result.settings, "learning_rate": dynamics.learning_rate(0)}
+        settings = {**result.settings, "learning_rate": found.learning_rate}
         return replace(result, comparison=found.comparison.rows, settings=settings)
 
     with one_thread(problem), deferred_interrupts(), progress_for(progress, total=ROUNDS + 2 * OUTER_STEPS) as shown:
@@ -153,26 +160,6 @@ def tune(
     if not (result.rows or result.plain_rows):
         return _interrupted(problem, before)
     return replace(result, verdict=f"interrupted in the last run, so the model is unfinished; {result.verdict}")
-
-
-class _Found(NamedTuple):
-    """What the search has found: the comparison, and the choices by all rows.
-
-    Attributes:
-        comparison: the comparison of the procedures.
-        plain: the round of plain training.
-        one: the best single decay.
-        start: the scalars from which the many hyperparameters start.
-        rounds: the number of rounds of the search.
-        step: the outer step of the tuned run, counted from 0.
-    """
-
-    comparison: Judgement
-    plain: RoundChoice
-    one: RoundChoice
-    start: RoundChoice
-    rounds: int
-    step: int
 
 
 class _Search:
@@ -199,7 +186,7 @@ class _Search:
         self._candidates = candidates(rate, loop.steps, pulls=self._inputs is not None, most=most)
         self._alone = [number for number, one in enumerate(self._candidates) if not one.pull]
 
-    def run(self, folds: Any, metric: Metric) -> _Found:
+    def run(self, folds: Any, metric: Metric) -> SearchOutcome:
         """Search, and compare what was found on rows that it was not chosen by."""
         problem = self._problem
         held = hold_out_folds(folds, reach=2 if is_small(problem) else 1)
@@ -215,7 +202,8 @@ class _Search:
         known = targets_of(problem.valid)
         targets = [None if known is None else known[fold.held].cpu() for fold in held]
         procedures = self._procedures(scalars, tuned, len(held))
-        return _Found(
+        return SearchOutcome(
+            self._loop.inner.learning_rate(0),
             compare(procedures, targets, metric, max(float(start.mean()), 1e-12)),
             plain=scalars.best(None, NO_DECAY),
             one=scalars.best(None, self._alone),
@@ -236,7 +224,7 @@ class _Search:
         judged = [tuned.judged(k, tuned.best(k)) for k in range(folds)]
         return [*found, Procedure(TUNED, judged, {"decay": None, "steps": steps})]
 
-    def final(self, found: _Found) -> FinalRun:
+    def final(self, found: SearchOutcome) -> FinalRun:
         """Return the last run, which trains the kept procedure on all rows."""
         problem, kept = self._problem, found.comparison.kept
         if kept == TUNED:
@@ -278,6 +266,10 @@ def _engine(engine: str | Engine, problem: Problem) -> Engine:
     """Return the engine. A search makes many steps, so "auto" records them at once where it would warm up first."""
     found = as_engine(engine, problem)
     return Traced() if engine == "auto" and isinstance(found, Traced) else found
+
+
+def _sgd(rate: float) -> Dynamics:
+    return SGD(lr=rate, momentum=MOMENTUM, decoupled=True)
 
 
 def is_small(problem: Problem) -> bool:
