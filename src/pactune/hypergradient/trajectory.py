@@ -71,13 +71,13 @@ class Trajectory:
         θ-derivative is requested or if λ enters the losses. If a penalty has its mixed derivative in closed form, λ
         needs no backward.
         """
+        if not self.objective.has_path:
+            return self.observe_gradient(state, hyper, data)
         if self.pair_suffices(by_hyper=by_hyper) and not by_params:
             return self.measure_pair(state, hyper, data, self.gradient_pair(state, hyper, data), by_hyper=by_hyper)
         graph = self._needs_graph(by_hyper=by_hyper, by_params=by_params)
         params, lambdas = leaves(state.params), leaves(hyper) if by_hyper else hyper
         gradient, reference, buffers = self._gradient_pair(params, lambdas, state.buffers, data, graph=graph)
-        if not self.objective.has_path:
-            return Observation(detach(gradient), buffers)
         with torch.enable_grad():
             context = self._context(state, data, self._factors(params, lambdas))
             train, valid = self._compared(gradient, reference, params, lambdas, context)
@@ -252,8 +252,8 @@ class Trajectory:
         gradient = self.observe_gradient(state, hyper, data).gradient
         return detach(self._with_penalty(gradient, state.params, hyper))
 
-    def train_products(self, state: InnerState, hyper: Params, data: StepData) -> tuple[Product, Product]:
-        """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ at θ, penalty included. All products share one graph."""
+    def train_products(self, state: InnerState, hyper: Params, data: StepData) -> tuple[Product, Product, Params]:
+        """Return v ↦ ∇²_θ R_T v, v ↦ vᵀ ∂²R_T/∂θ∂λ and ∇R_T at θ, penalty included. All products share one graph."""
         params, lambdas = leaves(state.params), leaves(hyper)
         with torch.enable_grad():
             gradient = self._train_gradient(params, lambdas, clone(state.buffers), data, graph=True)
@@ -261,6 +261,7 @@ class Trajectory:
         return (
             lambda vector: vjp([(train, vector)], params, retain=True)[0],
             lambda vector: vjp([(train, vector)], lambdas, retain=True)[0],
+            detach(train),
         )
 
     # Private parts
