@@ -167,9 +167,16 @@ class Chain:
 
     @property
     def _keeps_graph(self) -> bool:
-        """True if the next step measures nothing and the risk estimator soon differentiates its training gradient."""
-        measures_nothing = not self.plan.trajectory.objective.has_path
-        return measures_nothing and self._risk_side is not None and self._risk_side.keeps_graph
+        """True if the next step measures nothing and the risk estimator soon differentiates its training gradient.
+
+        The pull-back ends at the first step that the estimator needs. It goes through the gradient of that step only if
+        λ is in the loss or in θ_0.
+        """
+        problem, first = self.plan.trajectory.problem, self._context.length == self._first_needed
+        from_start = self._first_needed == 0 and self.drawn is not None and problem.has_initial
+        if self.plan.trajectory.objective.has_path or (first and not (problem.enters_losses or from_start)):
+            return False
+        return self._risk_side is not None and self._risk_side.keeps_graph
 
     def measures(self, t: int) -> bool:
         """Return True if Δ_t is measured at step t of the round."""
