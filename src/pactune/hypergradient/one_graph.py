@@ -49,8 +49,9 @@ class OneGraph:
         """Take a step; return the state after it, outside the graph."""
         with torch.enable_grad():
             self._state = self._trajectory.replay(self._state, self._hyper, data)
-        slots = {slot: detach(values) for slot, values in self._state.slots.items()}
-        return self._state._replace(params=detach(self._state.params), slots=slots)
+        params, slots, buffers, step = self._state
+        slots = {slot: detach(values) for slot, values in slots.items()}
+        return InnerState(detach(params), slots, detach(buffers), step)  # a forward may assign buffers in the graph
 
     def pull_back(self, by_params: Params) -> Params:
         """Return the λ-derivative that belongs to a derivative with respect to the last iterate; call it once."""

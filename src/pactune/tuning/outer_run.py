@@ -203,8 +203,8 @@ class OuterRun:
         objective = found.objective
         check_interrupt()
         self.accept(found)
-        if found.concern:
-            warn_user(found.concern)
+        if concern := found.concern:
+            warn_user(concern)
         self.publish(self.chains)
         check_interrupt()
         return objective
