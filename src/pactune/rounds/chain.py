@@ -172,11 +172,11 @@ class Chain:
         The pull-back ends at the first step that the estimator needs. It goes through the gradient of that step only if
         λ is in the loss or in θ_0.
         """
-        problem, first = self.plan.trajectory.problem, self._context.length == self._first_needed
-        from_start = self._first_needed == 0 and self.drawn is not None and problem.has_initial
-        if self.plan.trajectory.objective.has_path or (first and not (problem.enters_losses or from_start)):
+        trajectory = self.plan.trajectory
+        if trajectory.objective.has_path or self._risk_side is None or not self._risk_side.keeps_graph:
             return False
-        return self._risk_side is not None and self._risk_side.keeps_graph
+        from_start = self._first_needed == 0 and self.drawn is not None and trajectory.problem.has_initial
+        return self._context.length != self._first_needed or trajectory.problem.enters_losses or from_start
 
     def measures(self, t: int) -> bool:
         """Return True if Δ_t is measured at step t of the round."""
