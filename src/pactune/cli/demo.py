@@ -53,4 +53,4 @@ def _show(result: Result, seed: int, path: Path, output_format: OutputFormat) ->
         "report": str(page),
     }
     notes = ["", result.verdict, accuracy_sentence(result), f"report: {page}"]
-    print_result(output_format, document, [("", comparison_table(result))], notes, compact=True)
+    print_result(output_format, document, [("", comparison_table(result.comparison))], notes, compact=True)

@@ -77,13 +77,13 @@ def _document(found: SweepResult, page: Path) -> dict[str, object]:
 
 def _table(found: SweepResult) -> Table:
     from pactune.report.page import Table
-    from pactune.report.sweep import number_text, shown_columns
+    from pactune.report.sweep import cell_text, shown_columns
 
     keys = list(found.cells[0].values)
     shown = [name for name in shown_columns(found.table) if name.startswith(PREFIXES)]
     titles = [name.replace("_", " ").replace("accuracy", "acc.") for name in shown]
     rows = [
-        [*(str(row[key]) for key in [*keys, "status", "outer_steps"]), *(number_text(row[name]) for name in shown)]
+        [*(str(row[key]) for key in [*keys, "status", "outer_steps"]), *(cell_text(name, row[name]) for name in shown)]
         for row in found.table.to_dict("records")
     ]
     return Table((*keys, "status", "steps", *titles), rows)

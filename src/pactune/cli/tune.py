@@ -64,7 +64,9 @@ def tune(
     document = _document(data, result, output)
     from pactune.report.comparison import comparison_table
 
-    print_result(output_format, document, [("", comparison_table(result))], ["", result.verdict], compact=True)
+    print_result(
+        output_format, document, [("", comparison_table(result.comparison))], ["", result.verdict], compact=True
+    )
     typer.echo(f"tune: written to {output}", err=True)
 
 
@@ -117,7 +119,7 @@ def _write(folder: Path, found: TableModel, result: Result, notes: list[str]) ->
     from pactune.report.comparison import comparison_table
     from pactune.report.page import Section, write_page
 
-    section = Section("Comparison on held-out rows", notes, [comparison_table(result)])
+    section = Section("Comparison on held-out rows", notes, [comparison_table(result.comparison)])
     try:
         found.save(folder, result)
         write_page(folder / "report.html", f"pactune tune: {found.target}", [section], f"pactune {__version__}")

@@ -38,7 +38,7 @@ CURVES = ("test_accuracy", "test_risk", "valid_risk", "train_risk")
 def write_demo_page(result: Result, seed: int, path: Path) -> Path:
     """Write the page to `path`."""
     sections = [
-        Section("Does tuning pay?", [PROBLEM, TABLE], [comparison_table(result)]),
+        Section("Does tuning pay?", [PROBLEM, TABLE], [comparison_table(result.comparison)]),
         Section("Verdict", [f"{result.verdict[:1].upper()}{result.verdict[1:]}.", accuracy_sentence(result)]),
         Section("The three procedures", PROCEDURES),
         Section("The last run", [LAST_RUN], figures=[_panel(result, column) for column in CURVES]),

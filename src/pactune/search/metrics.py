@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from pactune.checks import shown
+from pactune.columns import is_share
 from pactune.errors import PactuneError, SettingError
 from pactune.extras import require
 from pactune.search.temperatures import losses_of_classes, losses_of_one_logit
@@ -35,7 +36,7 @@ class Metric(NamedTuple):
     @property
     def percent(self) -> bool:
         """True if the number is shown in percent."""
-        return self.name in ("accuracy", "balanced accuracy")
+        return is_share(self.name)
 
     def shown(self, value: float) -> str:
         """Return a value with its unit.
