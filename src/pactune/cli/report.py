@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pactune.storage.user_paths import input_folder, output_file
+
 __all__ = ["report"]
 
 
@@ -19,6 +21,9 @@ def report(
 ) -> None:
     """Build one self-contained page of all runs, grids, sweeps, saved results and studies under a folder."""
     typer.echo(f"report: reading {folder}", err=True)
+    input_folder(folder)
+    if output is not None:
+        output_file(output)
     from pactune.paper.contents import study_contents
     from pactune.paper.weight_decay.records import export_study, read_studies
     from pactune.report.folder import write_report

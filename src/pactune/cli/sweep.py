@@ -12,6 +12,7 @@ import typer
 
 from pactune.columns import PREFIXES
 from pactune.report.printing import FormatOption, OutputFormat, print_result
+from pactune.storage.user_paths import input_file, output_folder
 
 if TYPE_CHECKING:
     from pactune.report.page import Table
@@ -24,8 +25,6 @@ def sweep(
     spec: Annotated[
         Path,
         typer.Argument(
-            exists=True,
-            dir_okay=False,
             help="TOML file that says what to build and fit. Its functions are run: read it first.",
         ),
     ],
@@ -45,10 +44,13 @@ def sweep(
 
     This runs the code that SPEC names: functions of files in its own folder, and of modules given with --allow.
     """
+    folder = output or Path("runs") / spec.stem
+    typer.echo(f"sweep: reading {spec}", err=True)
+    input_file(spec, "a spec")
+    output_folder(folder)
     from pactune.sweeps import read_spec
     from pactune.sweeps import sweep as run_sweep
 
-    folder = output or Path("runs") / spec.stem
     again = f"pactune: the same command goes on from {folder}"
     try:
         with redirect_stdout(sys.stderr):  # Ray, and the user's code, may print
@@ -58,7 +60,7 @@ def sweep(
         typer.echo(again, err=True)
         raise typer.Exit(130) from None
     page = found.write_report()
-    print_result(output_format, _document(found, page), [("", _table(found))], compact=True)
+    print_result(output_format, _document(found, page), [("", _table(found))])
     typer.echo(f"sweep: written to {page}", err=True)
     if found.status == "interrupted":
         done = sum(bool(cell.ending) for cell in found.cells)

@@ -9,16 +9,17 @@ from typing import NamedTuple
 
 from pactune import __version__
 from pactune.columns import Row
-from pactune.errors import DataError, RunFolderError, SettingError
+from pactune.errors import DataError, RunFolderError
 from pactune.report.cells import CellResult, read_cell, tables_of
 from pactune.report.page import Section, Table, write_page
 from pactune.report.runs import ReportedRun, read_result, run_of, run_section
 from pactune.report.sweep import sweep_sections
 from pactune.storage.files import has_content
+from pactune.storage.user_paths import input_folder
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 from pactune.tuning.cells import parse_cell_name
 
-__all__ = ["NOTHING", "SUMMARY_HEADER", "Contents", "check_folder", "folders_under", "study_name", "write_report"]
+__all__ = ["NOTHING", "SUMMARY_HEADER", "Contents", "folders_under", "study_name", "write_report"]
 
 DEEPEST = 8  # levels of folders that are looked at
 SWEEP, CELLS = "sweep", "cells"  # the kind of the first line of a sweep's journal, and the folder of its runs
@@ -65,7 +66,7 @@ def write_report(home: Path, output: Path | None = None, studies: Contents = NOT
         SettingError: there is no such folder.
         DataError: there is nothing to show.
     """
-    check_folder(home)
+    input_folder(home)
     found = _read_contents(home, studies.claimed)
     summary, unreadable = [*found.summary, *studies.summary], [*found.unreadable, *studies.unreadable]
     if not summary:
@@ -78,16 +79,6 @@ def write_report(home: Path, output: Path | None = None, studies: Contents = NOT
     sections = [first, *found.sections, *studies.sections]
     footer = f"pactune {__version__}; every number is read from journals and saved results"
     return write_page(output or home / "report.html", f"pactune report: {home.resolve().name}", sections, footer)
-
-
-def check_folder(home: Path) -> None:
-    """Raise unless a path is a folder; a path that the system refuses, such as too long a one, is none."""
-    try:
-        found = home.is_dir()
-    except OSError:
-        found = False
-    if not found:
-        raise SettingError(f"there is no folder {str(home)[:200]}")
 
 
 def folders_under(home: Path) -> Iterator[Path]:

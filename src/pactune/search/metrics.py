@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
@@ -159,15 +160,14 @@ def scorer_named(name: str) -> Any:
         SettingError: scikit-learn has no scorer of this name.
     """
     require("sklearn")
-    from sklearn.metrics import get_scorer
+    from sklearn.metrics import get_scorer, get_scorer_names
 
     try:
         return get_scorer(name)
     except ValueError as error:
-        raise SettingError(
-            f"`metric` must be the name of a scikit-learn scorer, got {name!r}; sklearn.metrics.get_scorer_names() "
-            "lists them"
-        ) from error
+        close = get_close_matches(name, get_scorer_names(), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "sklearn.metrics.get_scorer_names() lists them"
+        raise SettingError(f"`metric` must be the name of a scikit-learn scorer, got {name!r}; {hint}") from error
 
 
 def _scorer(name: str, binary: bool) -> Metric:

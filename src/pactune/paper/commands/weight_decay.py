@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from pactune.paper.commands.options import Data, Model, Options, numbers
+from pactune.paper.commands.options import Data, Model, Options, begin, numbers
 from pactune.report.printing import print_result
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ COMMANDS = (
 
 def _run(command: _Command, options: Options) -> None:
     """Run the studies of a command, write their figures and the report, and print their tables."""
+    begin(command.name, options.output)
     from pactune.paper.contents import study_contents
     from pactune.report.folder import write_report
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from pactune.columns import Row
 from pactune.errors import DataError, RunFolderError
 from pactune.paper.weight_decay.record_schema import COLUMNS, check_groups, check_run, check_study
-from pactune.report.folder import check_folder, folders_under
+from pactune.report.folder import folders_under
 from pactune.storage.documents import decode_floats, encode_floats, parse_json
 from pactune.storage.files import check_name, folder_inside, has_content, make_folder, read_plain, write_atomically
 from pactune.storage.schema import SchemaError, count
+from pactune.storage.user_paths import input_folder
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 from pactune.tracking.status import journal_is_finished
 from pactune.tuning.cells import Cell, find_cells
@@ -92,7 +93,7 @@ def read_studies(home: Path) -> list[StudyRecord]:
         DataError: a study does not fit the schema.
         RunFolderError: a journal or an exported file is not a plain file.
     """
-    check_folder(home)
+    input_folder(home)
     folders = list(folders_under(home))
     found = [_read_study(folder) for folder in folders if has_content(folder / JOURNAL)]
     exported = [path for folder in folders for path in sorted(folder.glob("*.json"))]
