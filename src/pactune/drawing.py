@@ -7,6 +7,7 @@ Code that has numbers to show builds a `Panel`. `draw_panels` makes a matplotlib
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -45,7 +46,8 @@ STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 FEW_POINTS = 8  # a line of fewer points shows them
 MOST_POINTS = 400  # of a line; the SVG of a longer one would be large
 PER_ROW = 3  # panels side by side
-LEGEND_COLUMNS, LEGEND_ROW = 2, 0.19  # inches
+LEGEND_ROW = 0.19  # inches
+LEGEND_CHARACTERS = 46  # of a row of the legend
 
 
 class Line(NamedTuple):
@@ -146,9 +148,17 @@ def encode_figure(figure: Figure, suffix: str) -> bytes:
 
 
 def _legend_rows(panel: Panel) -> int:
-    labels = {line.label for line in (*panel.lines, *panel.right)} | {label for *_, label in panel.marks}
-    labels |= {label for _, label in panel.verticals if label} | {panel.band_title}
-    return -(-len(labels - {""}) // LEGEND_COLUMNS)
+    labels = [*(line.label for line in panel.lines), *(label for *_, label in panel.marks)]
+    labels += [*(label for _, label in panel.verticals), *(line.label for line in panel.right), panel.band_title]
+    found = [_label(label) for label in dict.fromkeys(labels) if label]
+    return -(-sum(label.count("\n") + 1 for label in found) // _legend_columns(found))
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """Return 2 if two columns of labels are no wider than the axes, else 1. The first column has the first half."""
+    half = -(-len(labels) // 2)
+    columns = [max((len(label) for label in part), default=0) for part in (labels[:half], labels[half:])]
+    return 2 if sum(columns) <= LEGEND_CHARACTERS else 1
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -169,10 +179,11 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     handles = axes.get_legend_handles_labels()[0]
     if panel.right:
         handles += _draw_right(axes, panel)
-    if panel.band_title:
+    if panel.band_title and any(line.band for line in (*panel.lines, *panel.right)):
         handles.append(_band_handle(panel.band_title))
     if handles:
-        style: dict[str, Any] = {"fontsize": 8.5, "frameon": False, "labelcolor": INK, "ncols": LEGEND_COLUMNS}
+        columns = _legend_columns([str(handle.get_label()) for handle in handles])
+        style: dict[str, Any] = {"fontsize": 8.5, "frameon": False, "labelcolor": INK, "ncols": columns}
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, -0.17), borderaxespad=0, **style)
 
 
@@ -253,8 +264,12 @@ def _plain(text: str) -> str:
 
 
 def _label(text: str) -> str:
-    """Return a label for the legend, which leaves out empty ones. Without the space it would leave out "_a" too."""
-    return f" {_plain(text)}" if text.startswith("_") else _plain(text) or "_nolegend_"
+    """Return a label for the legend, which leaves out empty ones. Without the space it would leave out "_a" too.
+
+    A long label is wrapped.
+    """
+    plain = "\n".join(textwrap.wrap(_plain(text), LEGEND_CHARACTERS))
+    return f" {plain}" if plain.startswith("_") else plain or "_nolegend_"
 
 
 def _color(line: Line) -> str:

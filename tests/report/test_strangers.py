@@ -57,7 +57,7 @@ def test_the_command_exports_into_its_folder_only(
     monkeypatch.setattr(sys, "argv", ["pactune", "report", str(home), "--export", str(tmp_path / "a" / "b")])
     with pytest.raises(SystemExit) as stop:
         main()
-    assert stop.value.code == 1
+    assert stop.value.code == 2
     assert "a name in a run folder must be" in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()
 

@@ -11,6 +11,7 @@ import typer
 
 from pactune.cli.options import DelimiterOption, Task, parse_delimiter
 from pactune.errors import DataError, RunFolderError, SettingError
+from pactune.extras import is_installed
 from pactune.report.printing import FormatOption, OutputFormat, print_result
 from pactune.storage.user_paths import output_folder
 
@@ -110,8 +111,10 @@ def _write(folder: Path, found: TableModel, result: Result, notes: list[str]) ->
     from pactune.cli.tables import TableError
     from pactune.report.comparison import comparison_table
     from pactune.report.page import Section, write_page
+    from pactune.results.plots import history_panels
 
-    section = Section("Comparison on held-out rows", notes, [comparison_table(result.comparison)])
+    panels = history_panels(result) if is_installed("matplotlib") else []  # the model matters more than its figures
+    section = Section("Comparison on held-out rows", notes, [comparison_table(result.comparison)], panels)
     try:
         found.save(folder, result)
         write_page(folder / "report.html", f"pactune tune: {found.target}", [section], f"pactune {__version__}")

@@ -41,7 +41,7 @@ footer {{ color: var(--quiet); font-size: .85rem; margin-top: 3rem; }}
   td, table.wide td {{ border: 0; padding: .1rem 0; display: flex; gap: 1rem; justify-content: space-between;
     overflow-wrap: anywhere; text-align: right; }}
   td::before {{ content: attr(data-title); color: var(--quiet); text-align: left; flex: 0 0 40%; }}
-  td[data-title=""]::before, td:first-child::before {{ display: none; }}
+  td[data-title=""]::before, td:first-child:not(.number)::before {{ display: none; }}
   td:empty, table.wide td:empty {{ display: none; }}
   td:first-child, table.pairs td:first-child {{ font-weight: 600; white-space: normal; text-align: left; }}
   td.number {{ white-space: normal; }}

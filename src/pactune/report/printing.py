@@ -110,7 +110,8 @@ def _paragraph(header: Sequence[str], row: Sequence[str], width: int) -> list[st
         f"{title} {cell}".strip() for title, cell in zip(header[first + 1 :], row[first + 1 :], strict=True) if cell
     ]
     indented = textwrap.wrap(", ".join(cells), max(width - 4, 10), break_long_words=False, break_on_hyphens=False)
-    return [" ".join(row[: first + 1]), *(f"    {line}" for line in indented)]
+    names = [f"{title} {cell}" for title, cell in zip(header[:first], row[:first], strict=True)]
+    return [" ".join([*names, row[first]]), *(f"    {line}" for line in indented)]
 
 
 def _wrapped(note: str, width: int) -> str:

@@ -149,7 +149,7 @@ def _numbers(run: ReportedRun) -> Table:
     """Return risks and metrics of the first step, of the last step with λ at its start, and of the kept step."""
     columns: dict[str, Row] = {"before tuning (step 1)": run.rows[0]} if run.rows else {}
     if run.plain_rows and run.kept_run != "plain":
-        words = "one decay" if run.comparison else "plain training"
+        words = "λ fixed" if run.comparison else "plain training"
         columns[f"{words} (step {run.plain_rows[-1]['outer_step']})"] = run.plain_rows[-1]
     step = f"kept (step {run.kept_step})" if run.kept_step else "last step"
     columns[step] = run.kept

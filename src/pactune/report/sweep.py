@@ -21,6 +21,7 @@ __all__ = ["cell_text", "mean_lines", "shown_columns", "sweep_sections", "write_
 
 SEED = "seed"  # the key over which means are taken
 MOST_LINES = 12  # in a figure
+DECADES = 100  # the axis is logarithmic if the largest regularizer is this many times the least one
 KEPT = "The numbers are those of the outer step that was kept; “plain” is the last step of training without tuning."
 TEST = "Nothing was chosen by the test set. Whoever chooses the cell with the best test number makes it too good."
 BAND = "± one standard error over seeds"
@@ -29,12 +30,12 @@ BAND = "± one standard error over seeds"
 def write_sweep_page(found: SweepTables, path: Path) -> Path:
     """Write the page of a sweep."""
     name = path.resolve().parent.name
-    return write_page(path, f"pactune sweep: {name}", sweep_sections(found), f"pactune {__version__}")
+    return write_page(path, f"pactune sweep: {name}", sweep_sections(found, name), f"pactune {__version__}")
 
 
-def sweep_sections(found: SweepTables, name: str = "") -> list[Section]:
+def sweep_sections(found: SweepTables, name: str) -> list[Section]:
     """Return the sections of a grid or a sweep; their headings begin with its name."""
-    start = f"{name}: " if name else ""
+    start = f"{name}: "
     counts = found.cells["status"].value_counts().to_dict()
     words = [f"{len(found.cells)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items()) + "."]
     sections = []
@@ -165,9 +166,13 @@ def _figure(found: SweepTables, column: str) -> Panel:
     ]
     title, percent = column_title(column), is_share(column.partition("_")[2])
     unit = f"{title} (%)" if percent else f"{title} (mean loss per row)" if column.endswith(f"_{RISK}") else title
+    unit = "√Y (norm of gradients)" if column == "regularizer" else unit
     lines += _plain_curves(found, column, others)
     band = BAND if any(line.band for line in lines) else ""
-    return Panel(title, "outer step", unit, [line for line in lines if line.x], marks, band_title=band)
+    shown = [line for line in lines if line.x]
+    values = [y for line in shown for y in (*line.y, *(line.band or ((), ()))[0])]
+    wide = column == "regularizer" and min(values, default=0) > 0 and max(values) > DECADES * min(values)
+    return Panel(title, "outer step", unit, shown, marks, log_y=wide, band_title=band)
 
 
 def _plain_curves(found: SweepTables, column: str, others: list[str]) -> list[Line]:

@@ -77,7 +77,8 @@ def _panel(run: RunCurves, quantity: str) -> Panel:
     for part, (title, color) in PARTS.items():
         column = f"{part}_{quantity}"
         tuned = _scaled(history_line(f"{title}, tuned", run.rows, column, color), percent)
-        plain = _scaled(history_line(f"{title}, {others}", run.plain_rows, column, color, "dash"), percent)
+        dash = "dash" if run.rows else "solid"
+        plain = _scaled(history_line(f"{title}, {others}", run.plain_rows, column, color, dash), percent)
         lines += [tuned] if part == "train" and run.rows else [tuned, plain]
         kept = plain if run.kept_run == "plain" else tuned
         marks += [(x, y) for x, y in zip(kept.x, kept.y, strict=True) if x == run.kept_step]
@@ -88,14 +89,14 @@ def _panel(run: RunCurves, quantity: str) -> Panel:
 
 
 def _name_of_others(run: RunCurves) -> str:
-    """Return the name of the run beside the tuned one: after `pt.tune` that is one decay for all, else plain training.
+    """Return the name of the run beside the tuned one.
 
-    If `pt.tune` keeps a procedure without tuning, this is the run that it keeps.
+    After `pt.tune` its λ stays at the best scalars, such as one decay. If `pt.tune` keeps a procedure without tuning,
+    this is the run that it keeps.
     """
     if not run.comparison:
         return "plain"
-    kept = next((str(row["model"]) for row in run.comparison if row["kept"]), "")
-    return "one decay" if run.rows else kept
+    return "λ fixed" if run.rows else next((str(row["model"]) for row in run.comparison if row["kept"]), "")
 
 
 def _objective_panel(run: RunCurves) -> Panel:

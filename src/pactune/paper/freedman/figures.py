@@ -66,8 +66,8 @@ def figure_data(results: dict[str, Any]) -> FigureData:
         null=settings["null"],
         one=one,
         many=many,
-        one_band=f"Eq. 5: 95 % interval of the mean over {results['chains']['chains']} chains",
-        many_band=f"95 % interval of the mean over {settings['seeds']} data seeds",
+        one_band=f"95 % interval of the mean, {results['chains']['chains']} chains",
+        many_band=f"95 % interval of the mean, {settings['seeds']} data seeds",
         ablation=ablation,
         betas=betas,
     )
@@ -150,7 +150,8 @@ def _ablation_panel(data: FigureData) -> Panel:
 
 
 def _line(label: str, band: Band, color: int, dash: str = "solid") -> Line:
-    return Line(label, range(len(band.mean)), band.mean, dash, color, (band.low, band.high))
+    interval = None if band.low == band.high else (band.low, band.high)
+    return Line(label, range(len(band.mean)), band.mean, dash, color, interval)
 
 
 def _true_size(data: FigureData) -> list[tuple[float, str]]:
