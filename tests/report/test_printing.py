@@ -52,7 +52,7 @@ def test_a_narrow_terminal_has_a_paragraph_per_row() -> None:
     assert lines[4].startswith("    objective -710.8354, risk 0.2440")
 
 
-@given(table=TABLES, width=st.integers(13, 80))
+@given(table=TABLES, width=st.integers(20, 80))
 def test_every_word_is_there_and_every_line_fits(table: Table, width: int) -> None:
     lines = table_lines(table, width)
     shown = words(lines)
