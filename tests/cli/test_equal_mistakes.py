@@ -52,6 +52,7 @@ def renamed(folder: Path) -> None:
     write(folder, small_table().rename(columns={"town": "twon"}))
 
 
+FEW = ["age", "town", "member", "id", "kind"]
 TUNE, SELECT = "tune data.csv --target kind --output new", "select data.csv --target kind --output new"
 MISTAKES = {
     "no file": Mistake(
@@ -153,6 +154,13 @@ MISTAKES = {
         r"pactune: cannot read data.csv: .*; its names are joined by ';': use --delimiter ';'",
         (TUNE, SELECT, "predict model data.csv"),
         text("data.csv", "a;kind\n1;2\n1,5;2,5;1,2\n"),
+    ),
+    "decimal commas": Mistake(
+        "pactune: numbers with a decimal comma in column 'age'; write them with a point",
+        (f"{TUNE} --delimiter ; --drop id", f"{SELECT} --delimiter ; --drop id --drop town --drop member"),
+        lambda folder: (
+            small_table().dropna().to_csv(folder / "data.csv", sep=";", decimal=",", index=False, columns=FEW)
+        ),
     ),
     "long delimiter": Mistake(
         ".*Invalid value for --delimiter: must be one character or 'tab', got 'ab'.*",

@@ -17,6 +17,7 @@ __all__ = [
     "InferredTask",
     "TableError",
     "check_columns",
+    "check_decimal_points",
     "check_rows",
     "check_target",
     "columns_text",
@@ -28,6 +29,7 @@ __all__ = [
 
 _MIN_ROWS = 10
 _NAMED = 5
+DECIMAL_COMMA = r"\s*[-+]?\d+,\d+\s*"
 MARKS = (";", "\t", "|", ",")  # characters that stand between values
 # Whole numbers are classes if they have at most so many different values, and so many rows per value on average.
 _MOST_CLASSES = 20
@@ -216,6 +218,7 @@ def _check_features(features: pd.DataFrame) -> None:
     if missing:
         raise TableError(f"missing values in {columns_text(missing)}; fill them, remove the rows, or use --drop")
     text = [name for name in features if not _is_number(features[name])]
+    check_decimal_points(features, text)
     if text:
         raise TableError(f"text or dates in {columns_text(text)}; encode as numbers or use --drop")
     infinite = [name for name in features if not _is_finite(features[name])]
@@ -226,6 +229,17 @@ def _check_features(features: pd.DataFrame) -> None:
     constant = [name for name in features if features[name].nunique() < 2]
     if constant:
         raise TableError(f"nothing varies in {columns_text(constant)}; use --drop")
+
+
+def check_decimal_points(features: pd.DataFrame, texts: list[Any]) -> None:
+    """Raise if columns of texts hold numbers with a decimal comma.
+
+    Raises:
+        TableError: at least half of the texts of a column are such numbers.
+    """
+    found = [name for name in texts if features[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).mean() >= 0.5]
+    if found:
+        raise TableError(f"numbers with a decimal comma in {columns_text(found)}; write them with a point")
 
 
 def _is_number(values: pd.Series[Any]) -> bool:
