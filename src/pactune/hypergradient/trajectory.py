@@ -81,7 +81,7 @@ class Trajectory:
         with torch.enable_grad():
             context = self._context(state, data, self._factors(params, lambdas))
             train, valid = self._compared(gradient, reference, params, lambdas, context)
-        measured = self._measure(detach(train), detach(valid), _without_graph(context))
+        measured = self._measure(detach(train), detach(valid), context.without_graph())
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
             with torch.enable_grad():
@@ -267,6 +267,7 @@ class Trajectory:
         )
 
     # Private parts
+
     def _train_gradient(self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool) -> Params:
         self._seed(data.keys[0] if data.keys else None)
         with torch.enable_grad(), second_order_kernels(graph):
@@ -396,7 +397,3 @@ class Trajectory:
     def _seed(self, key: int | None) -> None:
         if self.stochastic and key is not None:
             seed_forward(self.problem.device, key)
-
-
-def _without_graph(context: PathContext) -> PathContext:
-    return context._replace(factors=detach(context.factors))
