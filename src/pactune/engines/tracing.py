@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pactune.engines import rewrites
@@ -27,7 +29,9 @@ def trace(
         transpose: compute batched products and softmax along the axis that is faster, which changes the last bits.
         merge: leave out operations that compute nothing new, which changes no bit.
     """
-    graph = make_fx(function)(*example)
+    # make_fx describes every result by a fake tensor; without a mode at hand it makes a new one for each of them.
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        graph = make_fx(function)(*example)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0])
         graph.graph.erase_node(node)
