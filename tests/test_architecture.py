@@ -44,9 +44,10 @@ LAYERS = [
     {"sweeps"},
     {"paper"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-APPLICATIONS = {"demo", "paper", "report", "sweeps", "cli"}
+APPLICATIONS = {"demo", "paper", "report", "sweeps", "cli", "__main__"}
 OF_TORCH = {"grad", "benchmark", "allow_tf32"}  # attributes of tensors and of torch.backends
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,23 @@ def test_a_damaged_result_is_named_and_the_rest_is_shown(home: Path, tmp_path: P
     page = write_report(tmp_path / "all")
     assert [row["name"] for row in table_of(page)] == ["run"]
     assert "result.json is damaged" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["status=1,seed=0", "zeta=[1],seed=0", "zeta=None,seed=0", "a=b=c", "zeta=0.0"])
+def test_a_strangers_grid_is_shown_or_left_out(name: str, home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "grid", tmp_path / "all" / "grid")
+    (tmp_path / "all" / "grid" / "zeta=0.0,seed=0").rename(tmp_path / "all" / "grid" / name)
+    end = {
+        "kind": "end",
+        "status": "\ud800 <script>",
+        "kept_step": 2,
+        "zeta": {"$float": "nan"},
+        "verdict": "$x </svg>",
+    }
+    with (tmp_path / "all" / "grid" / "zeta=0.1,seed=0" / "journal.jsonl").open("a") as journal:
+        journal.write(json.dumps(end) + "\n")
+    page = write_report(tmp_path / "all")
+    assert "<script" not in page.read_text(encoding="utf-8")
 
 
 def test_the_bands_of_a_grid_are_those_of_its_table(home: Path) -> None:
