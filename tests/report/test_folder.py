@@ -192,6 +192,15 @@ def test_a_page_of_very_many_figures_stays_below_a_megabyte(tmp_path: Path) -> N
     assert "Figures are left out" in page.read_text(encoding="utf-8")
 
 
+def test_a_page_of_very_many_cells_stays_below_a_megabyte(tmp_path: Path) -> None:
+    table = Table([f"column {i}" for i in range(14)], [[f"{row}.25 %"] * 14 for row in range(400)])
+    sections = [Section("Summary", tables=[table]), *(Section(f"grid {i}", tables=[table]) for i in range(10))]
+    page = write_page(tmp_path / "page.html", "title", sections)
+    text = page.read_text(encoding="utf-8")
+    assert 0.3 * MOST_BYTES < page.stat().st_size <= MOST_BYTES
+    assert text.index("The first 300 of 400 rows are shown") < text.index("Tables are left out")
+
+
 @pytest.mark.slow
 def test_the_page_of_all_committed_studies_is_below_a_megabyte(tmp_path: Path) -> None:
     page = write_report(RESULTS, tmp_path / "page.html", study_contents(RESULTS))
