@@ -56,6 +56,7 @@ def uses(result: Any, folder: Path) -> dict[str, Callable[[], Any]]:
 
     rows = DataMark("rows", (torch.randn(20, 4), torch.zeros(20)))
     panel = Panel("figure", "x", "y", [])
+    (folder / "table.parquet").touch()
     private = privacy.Privacy(batch_size=10, clip=1.0, lr=0.1, inverse_temperature=10.0)
     return {
         "command line: typer": cli.main,
@@ -68,7 +69,7 @@ def uses(result: Any, folder: Path) -> dict[str, Callable[[], Any]]:
         "privacy: scipy": lambda: privacy.delta_of(1.0, 1.0),
         "audit: scipy": lambda: privacy.epsilon_lower_bound(10, 1, 100, 1e-5),
         "digits of the demo: sklearn": lambda: load_digits(50, 0),
-        "table: pyarrow": lambda: read_table(Path("table.parquet")),
+        "table: pyarrow": lambda: read_table(folder / "table.parquet"),
         "sweep: ray": lambda: sweep(make_tuner, {"seed": [0]}, outer_steps=1, run_dir=folder / "sweep"),
         "Ray Tune: ray.tune": lambda: ray_tune.report(None, zeta=0.0),
         "Optuna: optuna": lambda: optuna.report(None, None, zeta=0.0, step=0),

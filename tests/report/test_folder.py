@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,23 @@ def test_a_damaged_result_is_named_and_the_rest_is_shown(home: Path, tmp_path: P
     assert "result.json is damaged" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["status=1,seed=0", "zeta=[1],seed=0", "zeta=None,seed=0", "a=b=c", "zeta=0.0"])
+def test_a_strangers_grid_is_shown_or_left_out(name: str, home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "grid", tmp_path / "all" / "grid")
+    (tmp_path / "all" / "grid" / "zeta=0.0,seed=0").rename(tmp_path / "all" / "grid" / name)
+    end = {
+        "kind": "end",
+        "status": "\ud800 <script>",
+        "kept_step": 2,
+        "zeta": {"$float": "nan"},
+        "verdict": "$x </svg>",
+    }
+    with (tmp_path / "all" / "grid" / "zeta=0.1,seed=0" / "journal.jsonl").open("a") as journal:
+        journal.write(json.dumps(end) + "\n")
+    page = write_report(tmp_path / "all")
+    assert "<script" not in page.read_text(encoding="utf-8")
+
+
 def test_the_bands_of_a_grid_are_those_of_its_table(home: Path) -> None:
     cells = [read_cell(path) for path in sorted((home / "grid").iterdir())]
     means, curves = sweep_sections(tables_of(cells), "grid")[:2]
@@ -171,6 +190,15 @@ def test_a_page_of_very_many_figures_stays_below_a_megabyte(tmp_path: Path) -> N
     page = write_page(tmp_path / "page.html", "title", sections)
     assert 0.5 * MOST_BYTES < page.stat().st_size <= MOST_BYTES
     assert "Figures are left out" in page.read_text(encoding="utf-8")
+
+
+def test_a_page_of_very_many_cells_stays_below_a_megabyte(tmp_path: Path) -> None:
+    table = Table([f"column {i}" for i in range(14)], [[f"{row}.25 %"] * 14 for row in range(400)])
+    sections = [Section("Summary", tables=[table]), *(Section(f"grid {i}", tables=[table]) for i in range(10))]
+    page = write_page(tmp_path / "page.html", "title", sections)
+    text = page.read_text(encoding="utf-8")
+    assert 0.3 * MOST_BYTES < page.stat().st_size <= MOST_BYTES
+    assert text.index("The first 300 of 400 rows are shown") < text.index("Tables are left out")
 
 
 @pytest.mark.slow

@@ -118,4 +118,10 @@ def _table_row(cell: CellResult) -> Row:
     numbers = {name: value for name, value in cell.kept.items() if name not in ("outer_step", "seconds")}
     seconds = {"seconds": cell.rows[-1].get("seconds")} if cell.rows else {}
     texts = {"verdict": cell.ending.get("verdict", ""), "error": cell.error, "folder": str(cell.folder)}
-    return {**cell.values, "status": cell.status, "outer_steps": len(cell.rows), **kept, **numbers, **seconds, **texts}
+    row = {**cell.values, "status": cell.status, "outer_steps": len(cell.rows), **kept, **numbers, **seconds, **texts}
+    return {name: _encodable(value) for name, value in row.items()}
+
+
+def _encodable(value: Any) -> Any:
+    """Return a text of a journal without half characters, which pandas refuses; return anything else as it is."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value

@@ -20,8 +20,9 @@ SUMMARY = "settings, seeds, versions and time"
 WIDE = 6  # a table with more columns is set in smaller type
 MOST_ROWS = 300  # of a table
 MOST_BYTES = 1_000_000  # of a page
-FIGURE_BYTES = 800_000  # of the figures of a page, so that there is room for its tables
-LEFT_OUT = "Figures are left out to keep this page small. The report of a folder further down shows them."
+TEXT_BYTES = 600_000  # of the words and tables of a page, so that there is room for figures
+FRAME_BYTES = 20_000  # of the style sheet, the headings and the sentences about parts that are left out
+LEFT_OUT = "are left out to keep this page small. The report of a folder further down shows them."
 
 
 class Table(NamedTuple):
@@ -53,17 +54,12 @@ class Section(NamedTuple):
 def write_page(path: Path, title: str, sections: Sequence[Section], footer: str = "") -> Path:
     """Write the page; it needs no network and no other file. Only a page with figures needs matplotlib.
 
-    A page of very many figures leaves out the last of them, and says so.
+    A page of very many tables and figures leaves out the last of them, and says so.
 
     Raises:
         RunFolderError: the file cannot be written.
     """
-    left, parts = FIGURE_BYTES, []
-    for number, section in enumerate(sections):
-        figures = _figures(section.figures, number, left)
-        left -= sum(map(len, figures))
-        parts.append(_section(section, figures))
-    body = "\n".join(parts)
+    body = "\n".join(_bodies(sections))
     text = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
@@ -75,6 +71,29 @@ def write_page(path: Path, title: str, sections: Sequence[Section], footer: str 
     return path
 
 
+def _bodies(sections: Sequence[Section]) -> list[str]:
+    """Return the sections as HTML. Words and tables have room first, then figures."""
+    texts, room = list[tuple[str, str]](), TEXT_BYTES
+    for section in sections:
+        text, details = _text(section), _details(section)
+        size = _size(text) + _size(details)
+        texts.append((text, details) if size <= room else (f"<p>Tables {LEFT_OUT}</p>", ""))
+        room -= size if size <= room else 0
+    left, bodies = MOST_BYTES - FRAME_BYTES - sum(_size(text) + _size(details) for text, details in texts), []
+    for number, (section, (text, details)) in enumerate(zip(sections, texts, strict=True)):
+        figures = _figures(section.figures, number, left)
+        left -= sum(map(_size, figures))
+        drawn = "\n".join(figures)
+        missing = f"<p>Figures {LEFT_OUT}</p>\n" if len(figures) < len(section.figures) else ""
+        grid = f'<div class="figures">{drawn}</div>\n' if figures else ""
+        bodies.append(f"<h2>{html.escape(section.heading)}</h2>\n{text}\n{missing}{grid}{details}")
+    return bodies
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
+
+
 def _figures(panels: Sequence[Panel], section: int, most: int) -> list[str]:
     """Return the figures of a section that fit into so many bytes."""
     found = []
@@ -82,20 +101,21 @@ def _figures(panels: Sequence[Panel], section: int, most: int) -> list[str]:
         if most <= 0:
             break
         svg = inline_svg(panel, f"figure-{section}-{number}")
-        most -= len(svg)
+        most -= _size(svg) + _size(panel.title) + 100
         if most > 0:
             found.append(f"<figure><figcaption>{html.escape(panel.title)}</figcaption>{svg}</figure>")
     return found
 
 
-def _section(section: Section, figures: Sequence[str]) -> str:
-    paragraphs = [*section.paragraphs, *([LEFT_OUT] if len(figures) < len(section.figures) else [])]
-    words = "\n".join(f"<p>{html.escape(text)}</p>" for text in paragraphs)
-    tables = "\n".join(map(_table, section.tables))
-    drawn = "\n".join(figures)
-    shown = f'{words}\n{tables}\n<div class="figures">{drawn}</div>' if figures else f"{words}\n{tables}"
-    hidden = "\n".join(f"<details><summary>{SUMMARY}</summary>{_table(table)}</details>" for table in section.details)
-    return f"<h2>{html.escape(section.heading)}</h2>\n{shown}\n{hidden}"
+def _text(section: Section) -> str:
+    """Return the words and tables of a section."""
+    words = [f"<p>{html.escape(text)}</p>" for text in section.paragraphs]
+    return "\n".join([*words, *map(_table, section.tables)])
+
+
+def _details(section: Section) -> str:
+    """Return the tables that open on a click."""
+    return "\n".join(f"<details><summary>{SUMMARY}</summary>{_table(table)}</details>" for table in section.details)
 
 
 def _table(table: Table) -> str:

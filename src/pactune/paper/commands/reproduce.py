@@ -10,6 +10,7 @@ import typer
 from pactune.paper.commands import weight_decay
 from pactune.paper.commands.certificate import certificate
 from pactune.paper.commands.freedman import freedman, freedman_null
+from pactune.report.printing import OutputFormat, print_result
 
 __all__ = ["ITEMS", "Item", "app"]
 
@@ -64,6 +65,8 @@ ITEMS = (
     Item("restart", "mentioned in appendix C.2: θ_0 set back at every outer step", "1 h", "10 s"),
 )
 
+TIMES = "Times are for two CPU cores and a linear classifier; residual networks need a GPU (--device cuda)."
+
 app = typer.Typer(help="Reproduce the paper's figures and tables.", no_args_is_help=False)
 
 
@@ -73,9 +76,11 @@ def _list_items(
     listed: Annotated[bool, typer.Option("--list", help="Show what can be reproduced and its cost.")] = False,
 ) -> None:
     if listed:
-        for item in ITEMS:
-            typer.echo(f"{item.name:16} {item.cost:>6} (--quick {item.quick_cost})  {item.shows}")
-        typer.echo("Costs are for two CPU cores and a linear classifier; residual networks need a GPU (--device cuda).")
+        from pactune.report.page import Table
+
+        rows = [[item.name, item.cost, item.quick_cost, item.shows] for item in ITEMS]
+        table = Table(("item", "time", "--quick", "shows"), rows)
+        print_result(OutputFormat.TABLE, None, [("", table)], ["", TIMES])
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
