@@ -81,5 +81,5 @@ def test_every_package_is_in_its_extra() -> None:
 
 
 def test_the_faq_lists_every_extra() -> None:
-    page = (HERE.parent / "docs" / "faq.md").read_text(encoding="utf-8")
+    page = (HERE.parent / "docs" / "guides" / "faq.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*extras_of("all"), "all"}
