@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "reference/generated/commands.md"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
@@ -47,6 +49,17 @@ autosummary_imported_members = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+sphinx_gallery_conf = {
+    "examples_dirs": ["../examples"],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": "/",  # every script is run
+    "plot_gallery": os.environ.get("PACTUNE_GALLERY", "1") != "0",
+    "within_subsection_order": "FileNameSortKey",
+    "capture_repr": (),  # what a script prints, and its figure
+    "remove_config_comments": True,
+    "min_reported_time": 1e6,
+    "show_signature": False,
+}
 copybutton_exclude = ".linenos, .gp, .go"
 
 

@@ -40,7 +40,6 @@ PAGES = {
     "docs/guides/distributed.md": Numbers(allowed=others.DISTRIBUTED_ALLOWED),
     "docs/guides/dynamics-and-objectives.md": Numbers(),
     "docs/guides/estimators_and_tables.md": Numbers(),
-    "docs/guides/gallery-of-problems.md": Numbers(),
     "docs/guides/faq.md": Numbers(),
     "docs/guides/feature-selection.md": Numbers(selection.claims, selection.ALLOWED),
     "docs/guides/folds_and_tasks.md": Numbers(others.folds_and_tasks),

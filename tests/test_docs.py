@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import inspect
 import logging
@@ -91,7 +92,7 @@ def test_signatures_have_types(site: Path) -> None:
     signature = " ".join(re.sub(r"<[^>]+>", "", page[page.index('id="pactune.tune"') : page.index("</dt>")]).split())
     for parameter in inspect.signature(pt.tune).parameters:
         assert re.search(rf"\b{parameter}: \w", signature), parameter
-    assert "→ Result" in signature
+    assert html.unescape(signature).rstrip("¶").endswith("→ Result")
 
 
 def test_every_command_is_on_the_page_of_the_command_line(site: Path) -> None:
