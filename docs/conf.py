@@ -29,6 +29,7 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 html_theme = "furo"
 html_title = "pactune"
 html_static_path = ["assets"]
+html_css_files = ["site.css"]
 templates_path = ["templates"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -24,7 +24,7 @@ STORED = Path(__file__).parents[1] / "benchmarks" / "results" / "effect.json"
 ZETAS = [0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
 PLAIN = "plain"
 SHOWN = {  # key of the stored curves: colour (Okabe and Ito's palette), label
-    "1e-05": ("#0072B2", "pactune"),
+    "1e-05": ("#0072B2", "pactune,\nζ = 1e-5"),
     PLAIN: ("#555555", "no tuning"),
     "0": ("#D55E00", "validation loss\nalone"),
 }

@@ -81,5 +81,6 @@ figure, axes = plt.subplots()
 for name, shares in zip(ACTIVATIONS, zip(*mixtures, strict=True), strict=True):
     axes.plot(shares, label=name)
 axes.set(xlabel="outer step", ylabel="share", title="First layer, second order")
+axes.locator_params(axis="x", integer=True)
 axes.legend()
 plt.show()

@@ -49,6 +49,7 @@ if tuner.ranks.leader:
     figure, axes = plt.subplots()
     axes.plot(result.history["outer_step"], result.history["objective"])
     axes.set(xlabel="outer step", ylabel="J", title="Eight chains")
+    axes.locator_params(axis="x", integer=True)
     plt.show()
 if dist.is_initialized():
     dist.barrier()  # no rank leaves while another still sends

@@ -78,5 +78,6 @@ figure, axes = plt.subplots()
 for column, label in (("train_risk", "training"), ("test_risk", "test")):
     axes.plot(result.history["outer_step"], result.history[column], label=label)
 axes.set(xlabel="outer step", ylabel="risk", title="GPT with a decay per tensor")
+axes.locator_params(axis="x", integer=True)
 axes.legend()
 plt.show()

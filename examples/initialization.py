@@ -45,4 +45,5 @@ print(f"  tuned start:       validation risk {last['valid_risk']:.3f}, test accu
 figure, axes = plt.subplots()
 axes.plot(result.history["outer_step"], result.history["test_accuracy"])
 axes.set(xlabel="outer step", ylabel="test accuracy after five steps", title="A tuned start")
+axes.locator_params(axis="x", integer=True)
 plt.show()

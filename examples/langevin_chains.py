@@ -51,5 +51,6 @@ for name, history in histories.items():
     axes.plot(history["outer_step"], history["test_risk"], label=name)
 axes.plot(result.plain["outer_step"], result.plain["test_risk"], "--", color="0.5", label="plain training")
 axes.set(xlabel="outer step", ylabel="test risk", title="20 decays on 30 + 30 rows")
+axes.locator_params(axis="x", integer=True)
 axes.legend()
 plt.show()

@@ -49,4 +49,5 @@ print(
 figure, axes = plt.subplots()
 axes.plot(result.history["outer_step"], result.history["test_accuracy"], "o-")
 axes.set(xlabel="outer step", ylabel="test accuracy after 15 steps", title="Four learning rates")
+axes.locator_params(axis="x", integer=True)
 plt.show()

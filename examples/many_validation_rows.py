@@ -63,4 +63,5 @@ print(f"risk of all validation rows {risks[0]:.3f} at first, {risks[-1]:.3f} at 
 figure, axes = plt.subplots()
 axes.plot([10 * index + 1 for index in range(len(risks))], risks)
 axes.set(xlabel="outer step", ylabel="risk of all validation rows", title="A penalty per feature")
+axes.locator_params(axis="x", integer=True)
 plt.show()

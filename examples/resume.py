@@ -76,5 +76,6 @@ axes.plot(resumed.history["outer_step"], resumed.history["objective"], "o", labe
 for step in (3, 6):
     axes.axvline(step, color="0.7", linestyle=":")
 axes.set(xlabel="outer step; the dotted lines are power failures", ylabel="objective", title="Bit for bit")
+axes.locator_params(axis="x", integer=True)
 axes.legend()
 plt.show()

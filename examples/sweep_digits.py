@@ -53,5 +53,5 @@ if __name__ == "__main__":
     figure, axes = plt.subplots()
     axes.plot(result.history["outer_step"], result.history["test_accuracy"], "o-")
     axes.set(xlabel="outer step", ylabel="test accuracy", title="One cell: ζ = 1e-5, seed 0, linear")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     plt.show()

@@ -47,5 +47,6 @@ for (zeta, history), color in zip(histories.items(), ("C1", "C0"), strict=True):
     axes.plot(history["outer_step"], history["test_accuracy"], color=color, label=f"ζ = {zeta:g}, test")
     axes.plot(history["outer_step"], history["valid_accuracy"], "--", color=color, label=f"ζ = {zeta:g}, validation")
 axes.set(xlabel="outer step", ylabel="accuracy", title="650 weight decays tuned on 50 images")
+axes.locator_params(axis="x", integer=True)
 axes.legend()
 plt.show()

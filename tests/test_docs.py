@@ -54,8 +54,10 @@ def test_code_of_the_page_runs(page: Path, capsys: pytest.CaptureFixture[str], m
 
 
 def test_readme_and_pages_have_code() -> None:
-    with_code = {page.stem for page in PAGES if blocks(page)}
-    assert {"README", "CONTRIBUTING", "index", "hyperparameters", "choosing-k-and-zeta", "faq"} <= with_code
+    with_code = {str(page.relative_to(ROOT)) for page in PAGES if blocks(page)}
+    start = {f"docs/start/{name}.md" for name in ("first-model", "choosing", "results")}
+    guides = {f"docs/guides/{name}.md" for name in ("tune", "hyperparameters", "example-weights", "own-loop", "faq")}
+    assert {"README.md", "CONTRIBUTING.md"} | start | guides <= with_code
 
 
 def test_every_public_name_is_on_the_api_page() -> None:
