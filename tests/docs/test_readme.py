@@ -1,4 +1,4 @@
-"""The README shows what its code prints, and leads to a tuned model of one's own in minutes."""
+"""The README and Start show what their code prints, and lead to a tuned model of one's own in minutes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+START = ["first-model", "choosing", "results"]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -42,9 +43,10 @@ def assert_prints(printed: str, shown: str) -> None:
         assert abs(float(own) - float(other)) <= 2.001 * last_digit(other), (own, other)
 
 
-def test_the_readme_shows_what_its_code_prints(tmp_path: Path) -> None:
-    blocks = SHOWN.findall(README)
-    assert sum(bool(shown) for _, shown in blocks) >= 3
+@pytest.mark.parametrize("name", ["README.md", *(f"docs/start/{page}.md" for page in START)])
+def test_a_page_shows_what_its_code_prints(name: str, tmp_path: Path) -> None:
+    blocks = SHOWN.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert any(shown for _, shown in blocks)
     code = "\nprint('<next>')\n".join(code for code, _ in blocks)
     outputs = run(code, tmp_path).split("<next>\n")
     for (_, shown), printed in zip(blocks, outputs, strict=True):
@@ -108,10 +110,10 @@ def test_the_walk_from_the_readme_to_a_tuned_model_of_ones_own(tmp_path: Path) -
     # 3. Save it, load it and predict, from the page about results.
     page = (ROOT / "docs" / "start" / "results.md").read_text(encoding="utf-8")
     keep = next(code for code, _ in SHOWN.findall(page) if "result.save" in code)
-    keep = keep.replace("torch.nn.Linear(13, 3)", network).replace('pt.WeightDecay(model, per="tensor")', "decays")
+    keep = keep.replace("torch.nn.Linear(13, 3)", network).replace('per="tensor"', 'per="element"')
     predict = "print('loaded', (again.model.eval()(x[100:]).argmax(1) == y[100:]).float().mean().item())"
     printed = run("\n".join([setup, by_hand, "import tempfile", keep, predict]), tmp_path)
-    assert "outer steps" in printed
+    assert "on the test set" in printed
     assert float(printed.split("loaded")[1]) > 0.6
 
     assert time.monotonic() - began < 600
