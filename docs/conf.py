@@ -69,7 +69,8 @@ def write_commands(app: Any) -> None:
     page = Path(app.srcdir) / "reference" / "generated" / "commands.md"
     page.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "typer", "pactune.cli.app", "utils", "docs", "--name", "pactune"]
-    subprocess.run([*command, "--title", "Commands", "--output", str(page)], check=True, stdout=subprocess.DEVNULL)
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    page.write_text(text[text.index("## ") :], encoding="utf-8")  # the page has its own title and introduction
 
 
 def setup(app: Any) -> None:
