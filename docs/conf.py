@@ -44,7 +44,9 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 maximum_signature_line_length = 80
 # scikit-learn adds these methods; their docstrings link to pages of its own site.
-autodoc_default_options = {"exclude-members": "set_fit_request, set_score_request, set_transform_request"}
+autodoc_default_options = {
+    "exclude-members": "set_fit_request, set_score_request, set_transform_request, set_output, get_metadata_routing"
+}
 autosummary_generate = True
 autosummary_imported_members = True
 napoleon_google_docstring = True
