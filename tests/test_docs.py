@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import importlib
 import inspect
+import json
 import logging
 import os
 import re
@@ -87,6 +88,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_site_builds_without_a_warning(site: Path) -> None:
     for part in ("start", "guides", "reference", "evidence"):
         assert (site / part / "index.html").exists()
+
+
+def test_every_public_name_has_a_page(site: Path) -> None:
+    for name in pt.__all__:
+        assert f'id="pactune.{name}"' in (site / "reference" / "generated" / f"pactune.{name}.html").read_text(
+            "utf-8"
+        ), name
+
+
+def test_every_example_has_a_page_and_a_notebook(site: Path) -> None:
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        assert (site / "gallery" / f"{path.stem}.html").exists()
+        (notebook,) = site.glob(f"_downloads/*/{path.stem}.ipynb")
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                compile("".join(cell["source"]), str(path), "exec")
 
 
 def test_signatures_have_types(site: Path) -> None:
