@@ -94,8 +94,8 @@ def resnet18() -> dict[str, Any]:
         outcomes: list[RoundOutcome] = []
 
         def run(runner: Runner = runner, pairs: list[Any] = pairs, outcomes: list[RoundOutcome] = outcomes) -> None:
-            requests = [one.outer_run.chains.request(plan, one.problem.hyperparameters()) for one, plan in pairs]
-            outcomes[:] = runner.run(requests)
+            asked = [one.outer_run.chains.requests(plan, one.problem.hyperparameters()) for one, plan in pairs]
+            outcomes[:] = runner.run([request for own in asked for request in own])
 
         first = seconds(run)
         each = seconds(run) / (steps * count) * 1e3

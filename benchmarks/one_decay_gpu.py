@@ -18,13 +18,13 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from measuring import machine
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pactune.paper.data import DataName, Images, load_images
@@ -52,30 +52,32 @@ TINY = Scale("linear", "digits", 40, 20, 6)
 
 
 class OneDecayRun:
-    """One model in training, on the device and in its memory format.
+    """One model in training, on the device of its data.
 
     Args:
-        scale: what is trained.
-        images: the data set.
-        rows: the number of training images: half or all of a draw.
-        draw: the draw of the images.
-        decay: λ of all parameters.
-        device: the device.
+        model: the model at its start.
+        train: the training images, in the memory format of the training, and their labels.
+        test: the images that evaluations are about, and their labels.
+        make_optimizer: returns the optimizer of a list of parameters. On a CUDA device it must be capturable.
+        about: what the record says about the run.
     """
 
-    def __init__(self, scale: Scale, images: Images, rows: int, draw: int, decay: float, device: torch.device) -> None:
-        drawn = images.draw(draw, scale.half)
-        parts = [drawn.train] if rows == scale.half else [drawn.train, drawn.valid]
-        self._x = _inputs(torch.cat([x for x, _ in parts]), scale, device)
-        self._y = torch.cat([y for _, y in parts]).to(device)
-        self._model = make_model(scale.model, images.shape, seed=Streams(0).key("start", draw)).to(device)
-        if device.type == "cuda":
+    def __init__(
+        self,
+        model: nn.Module,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
+        make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        about: dict[str, Any],
+    ) -> None:
+        (self._x, self._y), self._test = train, test
+        self._model = model.to(self._x.device)
+        if self._x.is_cuda:
             self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._params = list(self._model.parameters())
-        fast = {"fused": True, "capturable": True} if device.type == "cuda" else {}
-        self._optimizer = torch.optim.AdamW(self._params, lr=LR, weight_decay=decay, **fast)
-        self.record: dict[str, Any] = {"images": rows, "draw": draw, "decay": decay}
-        self.record |= {name: [] for name in ("step", "train_accuracy", "test_accuracy", "test_risk", "weight_norm")}
+        self._optimizer = make_optimizer(self._params)
+        names = ("step", "train_accuracy", "test_accuracy", "test_risk", "weight_norm")
+        self.record: dict[str, Any] = {**about, **{name: [] for name in names}}
 
     def step(self) -> None:
         """Take one step on all training images."""
@@ -113,41 +115,54 @@ class OneDecayRun:
         return replay
 
     @torch.no_grad()
-    def evaluate(self, step: int, test: tuple[Tensor, Tensor]) -> None:
+    def evaluate(self, step: int) -> None:
         """Add the numbers after a step to the record."""
         self._model.eval()
-        scores = torch.cat([self._model(part) for part in test[0].split(TEST_ROWS)])
+        x, y = self._test
+        scores = torch.cat([self._model(part) for part in x.split(TEST_ROWS)])
         right = (self._model(self._x).argmax(1) == self._y).float().mean()
         self._model.train()
         found = {
             "step": step,
             "train_accuracy": float(right),
-            "test_accuracy": float((scores.argmax(1) == test[1]).double().mean()),
-            "test_risk": float(cross_entropy(scores, test[1])),
+            "test_accuracy": float((scores.argmax(1) == y).double().mean()),
+            "test_risk": float(cross_entropy(scores, y)),
             "weight_norm": float(torch.stack([p.norm() for p in self._params]).norm()),
         }
         for name, value in found.items():
             self.record[name].append(value if name == "step" else float(f"{value:.5g}"))
 
 
-def train(runs: Sequence[OneDecayRun], scale: Scale, test: tuple[Tensor, Tensor], save: Callable[[], None]) -> None:
-    """Train all runs at once, and evaluate them after every interval."""
-    cuda = test[0].is_cuda
+def train(runs: Sequence[OneDecayRun], steps: int, interval: int, device: torch.device) -> Iterator[int]:
+    """Train all runs at once, and evaluate them after every interval; yield the number of steps so far."""
+    cuda = device.type == "cuda"
     advance = [run.captured() if cuda else run.step for run in runs]
-    for step in range(scale.interval, scale.steps + 1, scale.interval):
-        for _, go_on in itertools.product(range(scale.interval // (PER_GRAPH if cuda else 1)), advance):
+    for step in range(interval, steps + 1, interval):
+        for _, go_on in itertools.product(range(interval // (PER_GRAPH if cuda else 1)), advance):
             go_on()
         if cuda:
             torch.cuda.synchronize()
         for run in runs:
-            run.evaluate(step, test)
-        save()
+            run.evaluate(step)
+        yield step
 
 
-def _inputs(x: Tensor, scale: Scale, device: torch.device) -> Tensor:
-    if scale.model == "linear":
-        return x.flatten(1).to(device)
-    return x.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
+def on_device(pair: tuple[Tensor, Tensor], model: ModelName, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return images and labels on a device, in the form that a model takes."""
+    x, y = pair
+    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+    return x.flatten(1).to(device) if model == "linear" else x.to(device, memory_format=layout), y.to(device)
+
+
+def start_model(model: ModelName, images: Images, draw: int) -> nn.Module:
+    """Return a model at the start of the table's runs."""
+    return make_model(model, images.shape, seed=Streams(0).key("start", draw))
+
+
+def adam(decay: float, device: torch.device) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    """Return a function that makes AdamW with one decay."""
+    fast = {"fused": True, "capturable": True} if device.type == "cuda" else {}
+    return lambda params: torch.optim.AdamW(params, lr=LR, weight_decay=decay, **fast)
 
 
 def main() -> None:
@@ -166,25 +181,26 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True  # as in the table's runs
     images = load_images(scale.data, options.data_dir)
     assert images is not None  # it was to be downloaded, so that it is there
-    test = _inputs(images.test[0], scale, device), images.test[1].to(device)
+    test = on_device(images.test, scale.model, device)
     found: dict[str, Any] = {"format": FORMAT, "command": "python benchmarks/one_decay_gpu.py"}
     found |= {**scale._asdict(), "lr": LR, "optimizer": "torch.optim.AdamW", "machine": machine()}
     if device.type == "cuda":
         found["machine"]["device"] = torch.cuda.get_device_name(device)
     found |= {"seconds": {}, "runs": []}
     for halves in options.halves:
-        begun, rows = time.perf_counter(), halves * scale.half
-        cells = itertools.product(options.draws, options.decays)
-        runs = [OneDecayRun(scale, images, rows, draw, decay, device) for draw, decay in cells]
+        begun, rows, runs = time.perf_counter(), halves * scale.half, list[OneDecayRun]()
+        for draw, decay in itertools.product(options.draws, options.decays):
+            parts = images.draw(draw, scale.half)[:halves]
+            x, y = (torch.cat(part) for part in zip(*parts, strict=True))
+            own, model = on_device((x, y), scale.model, device), start_model(scale.model, images, draw)
+            about = {"images": rows, "draw": draw, "decay": decay}
+            runs.append(OneDecayRun(model, own, test, adam(decay, device), about))
         found["runs"] += [run.record for run in runs]
-
-        def save(begun: float = begun, rows: int = rows) -> None:
+        for _ in train(runs, scale.steps, scale.interval, device):
             found["seconds"][str(rows)] = round(time.perf_counter() - begun, 1)
             text = json.dumps(found, separators=(",", ":")).replace('{"images"', '\n{"images"') + "\n"
             if options.output:
                 options.output.write_text(text, encoding="utf-8")
-
-        train(runs, scale, test, save)
         last = [f"{run.record['draw']}/{run.record['decay']:g} {run.record['test_accuracy'][-1]:.4f}" for run in runs]
         print(f"{rows} images, {found['seconds'][str(rows)]} s:", ", ".join(last), flush=True)
 

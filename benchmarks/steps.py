@@ -1,6 +1,6 @@
 """What a regularized inner step costs, as ratios to the plain training step of the same model and batch, on a CPU.
 
-    python benchmarks/steps.py [--repeats 15] [--only linear|grid|resnet18|stride]
+    python benchmarks/steps.py [--repeats 15] [--only linear|mlp|grid|resnet18|stride]
 
 The plain step is `torch.optim.Adam` in the usual loop. "literal" is Algorithm 1 as one would first write it: three
 forward and backward passes per step and Python loops over the tensors. "by hand" is the regularized step with nothing
@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 
 import pactune as pt
 from pactune.demo.digits import load_digits
-from pactune.engines import Compiled, Traced
+from pactune.engines import Compiled, Eager, Traced
 from pactune.paper.models import make_model
 from pactune.rounds.engine import Engine
 from pactune.stacking.runner import Runner
@@ -40,14 +40,22 @@ def sample(shape: tuple[int, ...], seed: int = 0) -> tuple[tuple[Tensor, Tensor]
     return (x[:50], y[:50]), (x[50:], y[50:])
 
 
-def tuner(model: nn.Module, shape: tuple[int, ...], steps: int, *, zeta: float = 1e-6, **settings: Any) -> pt.Tuner:
+def tuner(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    steps: int,
+    *,
+    zeta: float = 1e-6,
+    objective: pt.Objective | None = None,
+    **settings: Any,
+) -> pt.Tuner:
     """Return the paper's setting: Adam, a decay for every parameter, T1–T2, K = 0."""
     hyper = pt.WeightDecay(model)
     train, valid = sample(shape)
     problem = pt.Problem(model, hyper, train=train, valid=valid, loss=cross_entropy)
     outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
-    inner = pt.Adam(lr=1e-4)
-    return pt.Tuner(problem, inner=inner, inner_steps=steps, outer=outer, objective=pt.PACBayes(zeta=zeta), **settings)
+    inner, objective = pt.Adam(lr=1e-4), objective or pt.PACBayes(zeta=zeta)
+    return pt.Tuner(problem, inner=inner, inner_steps=steps, outer=outer, objective=objective, **settings)
 
 
 def rounds(tuners: list[pt.Tuner], engine: Engine | str) -> Callable[[], Any]:
@@ -57,10 +65,10 @@ def rounds(tuners: list[pt.Tuner], engine: Engine | str) -> Callable[[], Any]:
     pairs = list(zip(tuners, plans, strict=True))
 
     def run() -> None:
-        requests = [one.outer_run.chains.request(plan, one.problem.hyperparameters()) for one, plan in pairs]
-        outcomes = runner.run(requests)
-        for (one, _), outcome in zip(pairs, outcomes, strict=True):
-            one.outer_run.chains.follow(one.outer_run.chains.after(outcome))
+        asked = [one.outer_run.chains.requests(plan, one.problem.hyperparameters()) for one, plan in pairs]
+        outcomes = iter(runner.run([request for own in asked for request in own]))
+        for (one, _), own in zip(pairs, asked, strict=True):
+            one.outer_run.chains.follow(one.outer_run.chains.after([next(outcomes) for _ in own]))
 
     return run
 
@@ -163,6 +171,26 @@ def linear(repeats: int) -> dict[str, Any]:
         "÷ plain": {name: ratio(t, taken["plain"]) for name, t in taken.items()},
         "÷ literal": {name: ratio(t, taken["literal"]) for name, t in taken.items()},
         "seconds of the first round": first,
+    }
+
+
+def mlp(repeats: int) -> dict[str, Any]:
+    """Compare the objectives on an MLP of 784-128-10: what protection costs in plain eager steps."""
+    shape, steps = (784,), 401
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+
+    objectives = {"ζ = 0": pt.ValidationRisk(), "HyperDrift": pt.HyperDrift(1e-6), "Eq. 5": pt.PACBayes(1e-6)}
+    ways = {"plain": plain(model(), shape, steps)}
+    for name, objective in objectives.items():
+        for engine in (Eager(), Traced()):
+            made = tuner(model(), shape, steps, objective=objective, engine="eager")
+            ways[f"{name}, {type(engine).__name__.lower()}"] = rounds([made], engine)
+    taken = interleave(ways, repeats)
+    return {
+        "microseconds per step": {name: round(statistics.median(t) / steps * 1e6) for name, t in taken.items()},
+        "÷ plain": {name: ratio(t, taken["plain"]) for name, t in taken.items()},
     }
 
 
@@ -269,7 +297,7 @@ def _digits(s: int, draws: int = 10) -> dict[str, float]:
     }
 
 
-PARTS = {"linear": linear, "grid": grid, "resnet18": resnet18, "stride": stride}
+PARTS = {"linear": linear, "mlp": mlp, "grid": grid, "resnet18": resnet18, "stride": stride}
 
 
 def main() -> None:

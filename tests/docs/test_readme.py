@@ -38,9 +38,10 @@ def last_digit(number: str) -> float:
 
 def assert_prints(printed: str, shown: str) -> None:
     """Compare words exactly, and numbers up to two units in the last digit, since CPUs round differently."""
-    assert NUMBER.sub("#", " ".join(printed.split())) == NUMBER.sub("#", " ".join(shown.split()))
+    complaint = f"the page shows\n{shown}\nand its code prints\n{printed}"
+    assert NUMBER.sub("#", " ".join(printed.split())) == NUMBER.sub("#", " ".join(shown.split())), complaint
     for own, other in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
-        assert abs(float(own) - float(other)) <= 2.001 * last_digit(other), (own, other)
+        assert abs(float(own) - float(other)) <= 2.001 * last_digit(other), complaint
 
 
 @pytest.mark.parametrize("name", ["README.md", *(f"docs/start/{page}.md" for page in START)])

@@ -311,8 +311,9 @@ class Trajectory:
         self, params: Params, hyper: Params, buffers: Params, data: StepData, *, graph: bool
     ) -> Params:
         """Return the gradient with which the objective compares ∇R_T, without a penalty."""
-        if self.objective.compares_default and not self._loss_cancels:
-            return self._train_gradient(params, self._default, clone(buffers), data, graph=graph)
+        if self.objective.compares_default:
+            at = params, self._default, clone(buffers)
+            return {} if self._loss_cancels else self._train_gradient(*at, data, graph=graph)
         if not self.objective.uses_valid_gradient:
             return zeros_like(params)
         self._seed(data.keys[1] if data.keys else None)
@@ -324,13 +325,13 @@ class Trajectory:
         self, first: Params, reference: Params, params: Params, hyper: Params, context: PathContext
     ) -> tuple[Params, Params]:
         """Return the two gradients of the summand, with penalties. Equal parts are left out if they cancel."""
-        if self._loss_cancels:
-            first = reference = zeros_like(params)
+        first = {} if self._loss_cancels else first
         train = self._with_envelope(self._with_penalty(first, params, hyper), params, hyper, context)
         if not self.objective.compares_default:
             return train, reference
-        reference = self._with_penalty(reference, params, self._default)
-        return train, self._with_envelope(reference, params, self._default, context)
+        default = self._default
+        reference = self._with_envelope(self._with_penalty(reference, params, default), params, default, context)
+        return train or zeros_like(params), reference or zeros_like(params)
 
     @property
     def _default(self) -> Params:
@@ -340,15 +341,17 @@ class Trajectory:
     def _with_penalty(self, gradient: Params, params: Params, hyper: Params) -> Params:
         if not self.problem.has_penalty:
             return gradient
-        return add(gradient, self.problem.penalty_gradient(params, hyper))
+        own = self.problem.penalty_gradient(params, hyper)
+        return add(gradient, own) if gradient else own
 
     def _with_envelope(self, gradient: Params, params: Params, hyper: Params, context: PathContext) -> Params:
         """Add the gradient of the Moreau envelope at step size η_t, in place of a penalty that is not smooth."""
         if not self.problem.has_prox:
             return gradient
         eta, least = context.learning_rate, torch.finfo(self.problem.dtype).eps  # a schedule may reach 0
-        size = eta.clamp_min(least) if isinstance(eta, Tensor) else max(eta, least)
-        return add(gradient, self.problem.envelope_gradient(params, dict.fromkeys(params, size), hyper))
+        sizes = dict.fromkeys(params, eta.clamp_min(least) if isinstance(eta, Tensor) else max(eta, least))
+        own = self.problem.envelope_gradient(params, sizes, hyper)
+        return add(gradient, own) if gradient else own
 
     def _factors(self, params: Params, hyper: Params) -> Params:
         return self.problem.learning_rates(params, hyper) if self.problem.has_learning_rates else {}

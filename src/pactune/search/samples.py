@@ -43,6 +43,9 @@ def one_sample(data: Any, valid: Any, folds: Any, groups: Any, device: torch.dev
         DataError: the samples are not of one kind.
         SettingError: `folds` or `groups` are not what they must be.
     """
+    for role, part in (("data", data), ("valid", valid)):
+        if isinstance(part, IterableDataset):
+            raise DataError(f"`{role}` is an IterableDataset, whose rows have no number; use a Dataset with a length")
     if valid is None:
         found = make_folds(as_source(data, role="data", device=device), folds, groups, refit=True)
         return Sample(data, found.folds, refit=True)

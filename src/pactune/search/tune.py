@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +23,17 @@ from pactune.problem.folds import targets_of
 from pactune.problem.modules import as_module
 from pactune.results.callbacks import Progress, progress_for
 from pactune.results.result import Result
-from pactune.search.comparison import Judgement, Procedure, compare
-from pactune.search.decays import ROUNDS, Scalars, candidates, search_scalars, with_decay
+from pactune.search.comparison import Procedure, compare
+from pactune.search.decays import MOST_DECAYS, ROUNDS, Scalars, candidates, search_scalars, with_decay
 from pactune.search.final import FinalRun, check_final, final_fit
 from pactune.search.learning_rate import MOMENTUM, find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
+from pactune.search.outcome import SearchOutcome, read_outcome, search_identity, write_outcome
 from pactune.search.rows import hold_out_folds, merged
 from pactune.search.samples import first_inputs, needs_pull, one_sample
 from pactune.search.scores import CandidateScores, RoundChoice
-from pactune.search.training import InnerLoop, RowReader
+from pactune.search.training import InnerLoop, RowReader, start_run
 from pactune.stacking.runner import Runner
 
 __all__ = ["tune"]
@@ -41,6 +42,8 @@ PLAIN, ONE_DECAY, TUNED = "plain training", "one decay", "the tuned model"
 NO_DECAY = (0,)  # the number of its candidate
 STEPS = 20  # inner steps of a round
 SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
+LARGE_STEPS = 100  # inner steps of a round of a larger model on a CUDA device, where few looks cost more than steps
+LARGE_DECAYS = 6  # of a larger model
 
 
 def tune(
@@ -54,7 +57,7 @@ def tune(
     hyper: nn.Module | None = None,
     metric: Callable[[Tensor, Tensor], Any] | str | None = None,
     inner: Dynamics | Any = None,
-    inner_steps: int = STEPS,
+    inner_steps: int | None = None,
     batch_size: int | None = None,
     test: Any = None,
     seed: int = 0,
@@ -85,13 +88,14 @@ def tune(
             loss otherwise.
         inner: the dynamics of training, such as `pt.Adam(lr=1e-3)`. None is SGD with momentum and a learning rate that
             a range test finds.
-        inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many.
+        inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many. None is
+            20, and 100 for a model of more than a million parameters on a CUDA device.
         batch_size: rows of a mini-batch; None takes all rows at every step.
         test: a test set. It is evaluated and decides nothing.
         seed: the seed of mini-batches and noise. The model's present parameters are the start of every run.
         engine: executes the inner steps, as for `Tuner`.
         run_dir: a folder for the journal and the checkpoints of the last run; None writes nothing.
-        resume: go on with the last run in `run_dir`. The search before it is run again.
+        resume: go on with the last run in `run_dir`. The search before it is read from there if nothing has changed.
         progress: show progress on stderr; None does so on a terminal only.
 
     Returns:
@@ -113,7 +117,8 @@ def tune(
         ['plain training', 'one decay', 'the tuned model']
     """
     check_seed("seed", seed)
-    check_count("inner_steps", inner_steps)
+    if inner_steps is not None:
+        check_count("inner_steps", inner_steps)
     model = as_module("model", model)
     start = with_decay(model, None if hyper is None else as_module("hyper", hyper), 0.0)
     sample = one_sample(data, valid, folds, groups, next(model.parameters()).device)
@@ -125,17 +130,24 @@ def tune(
     before = copy.deepcopy(model.state_dict())
 
     def searched(shown: Progress) -> Result:
-        runner = Runner(_engine(engine, problem))
-        rate = find_learning_rate(problem, runner, seed) if inner is None else None
-        dynamics = as_dynamics(inner if rate is None else SGD(lr=rate, momentum=MOMENTUM, decoupled=True))
-        search = _Search(problem, hyper, dynamics, inner_steps, seed, runner, shown)
-        found = search.run(sample.folds, judge)
+        runner, steps = Runner(_engine(engine, problem)), inner_steps or _default_steps(problem)
+        given = _sgd(1.0) if inner is None else as_dynamics(inner)
+        stored, identity = None, ""
+        if run_dir is not None:
+            identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), runner), judge.name)
+            stored = read_outcome(Path(run_dir), identity) if resume else None
+        if inner is None:
+            given = _sgd(stored.learning_rate if stored else find_learning_rate(problem, runner, seed))
+        search = _Search(problem, hyper, InnerLoop(given, steps, seed), runner, shown)
+        found = stored or search.run(sample.folds, judge)
+        if run_dir is not None and not stored:
+            write_outcome(Path(run_dir), identity, found)
         final = search.final(found)
         shown.begin("last run", final.rounds)
         result = final_fit(
             problem, final, runner, found.comparison.verdict, test=test, progress=shown, run_dir=run_dir, resume=resume
         )
-        settings = {**result.settings, "learning_rate": dynamics.learning_rate(0)}
+        settings = {**result.settings, "learning_rate": found.learning_rate}
         return replace(result, comparison=found.comparison.rows, settings=settings)
 
     with one_thread(problem), deferred_interrupts(), progress_for(progress, total=ROUNDS + 2 * OUTER_STEPS) as shown:
@@ -150,26 +162,6 @@ def tune(
     return replace(result, verdict=f"interrupted in the last run, so the model is unfinished; {result.verdict}")
 
 
-class _Found(NamedTuple):
-    """What the search has found: the comparison, and the choices by all rows.
-
-    Attributes:
-        comparison: the comparison of the procedures.
-        plain: the round of plain training.
-        one: the best single decay.
-        start: the scalars from which the many hyperparameters start.
-        rounds: the number of rounds of the search.
-        step: the outer step of the tuned run, counted from 0.
-    """
-
-    comparison: Judgement
-    plain: RoundChoice
-    one: RoundChoice
-    start: RoundChoice
-    rounds: int
-    step: int
-
-
 class _Search:
     """The search of `tune`: one decay by a grid, many hyperparameters by gradient, and the comparison."""
 
@@ -177,28 +169,27 @@ class _Search:
         self,
         problem: Problem,
         hyper: nn.Module | None,
-        inner: Dynamics,
-        inner_steps: int,
-        seed: int,
+        loop: InnerLoop,
         runner: Runner,
         progress: Progress,
     ) -> None:
         self._problem, self._runner, self._progress = problem, runner, progress
         self._own = hyper is not None
-        self._loop = InnerLoop(inner, inner_steps, seed)
+        self._loop = loop
         train = problem.train if problem.refit else problem.subproblems[0].train
         inputs = first_inputs(train)
         self._inputs = None
         if not self._own and inputs is not None and needs_pull(inputs) and takes_inputs(problem.model, inputs):
             self._inputs = CorrelatedInputs(problem.model, inputs)
-        self._candidates = candidates(inner.learning_rate(0), pulls=self._inputs is not None)
+        most = MOST_DECAYS if is_small(problem) else LARGE_DECAYS
+        rate = loop.inner.learning_rate(0)
+        self._candidates = candidates(rate, loop.steps, pulls=self._inputs is not None, most=most)
         self._alone = [number for number, one in enumerate(self._candidates) if not one.pull]
 
-    def run(self, folds: Any, metric: Metric) -> _Found:
+    def run(self, folds: Any, metric: Metric) -> SearchOutcome:
         """Search, and compare what was found on rows that it was not chosen by."""
         problem = self._problem
-        small = sum(p.numel() for p in problem.parameters().values()) <= SMALL
-        held = hold_out_folds(folds, reach=2 if small else 1)
+        held = hold_out_folds(folds, reach=2 if is_small(problem) else 1)
         start, reader = problem.row_losses(problem.valid), RowReader(metric.tempered)
         hear = partial(self._hear, "decays", 2 * OUTER_STEPS)
         scalars = search_scalars(
@@ -211,7 +202,8 @@ class _Search:
         known = targets_of(problem.valid)
         targets = [None if known is None else known[fold.held].cpu() for fold in held]
         procedures = self._procedures(scalars, tuned, len(held))
-        return _Found(
+        return SearchOutcome(
+            self._loop.inner.learning_rate(0),
             compare(procedures, targets, metric, max(float(start.mean()), 1e-12)),
             plain=scalars.best(None, NO_DECAY),
             one=scalars.best(None, self._alone),
@@ -232,7 +224,7 @@ class _Search:
         judged = [tuned.judged(k, tuned.best(k)) for k in range(folds)]
         return [*found, Procedure(TUNED, judged, {"decay": None, "steps": steps})]
 
-    def final(self, found: _Found) -> FinalRun:
+    def final(self, found: SearchOutcome) -> FinalRun:
         """Return the last run, which trains the kept procedure on all rows."""
         problem, kept = self._problem, found.comparison.kept
         if kept == TUNED:
@@ -276,12 +268,24 @@ def _engine(engine: str | Engine, problem: Problem) -> Engine:
     return Traced() if engine == "auto" and isinstance(found, Traced) else found
 
 
+def _sgd(rate: float) -> Dynamics:
+    return SGD(lr=rate, momentum=MOMENTUM, decoupled=True)
+
+
+def is_small(problem: Problem) -> bool:
+    """Return True if the model of a problem has few parameters."""
+    return sum(p.numel() for p in problem.parameters().values()) <= SMALL
+
+
+def _default_steps(problem: Problem) -> int:
+    return LARGE_STEPS if problem.device.type == "cuda" and not is_small(problem) else STEPS
+
+
 @contextmanager
 def one_thread(problem: Problem) -> Iterator[None]:
     """Compute with one thread while a small model trains on a CPU, where more threads only wait for each other."""
     before = torch.get_num_threads()
-    small = sum(p.numel() for p in problem.parameters().values()) <= SMALL
-    if problem.device.type == "cpu" and small and before > 1:
+    if problem.device.type == "cpu" and is_small(problem) and before > 1:
         torch.set_num_threads(1)
     try:
         yield

@@ -21,7 +21,7 @@ from pactune.checks import shown
 from pactune.errors import DataError
 from pactune.problem.data import Source, as_source
 from pactune.problem.folds import FoldRows, make_folds
-from pactune.search.tune import STEPS, tune
+from pactune.search.tune import tune
 from pactune.sklearn.modules import first_parameter, make_module, try_module
 from pactune.sklearn.targets import TargetForm, TargetMetric, loss_for
 
@@ -56,7 +56,7 @@ class _TunedEstimator(BaseEstimator):  # type: ignore[misc]
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "standardize": ["boolean"],
-        "inner_steps": [Interval(Integral, 1, None, closed="left")],
+        "inner_steps": [None, Interval(Integral, 1, None, closed="left")],
         "batch_size": [None, Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
         "progress": [None, "boolean"],
@@ -71,7 +71,7 @@ class _TunedEstimator(BaseEstimator):  # type: ignore[misc]
         standardize: bool = True,
         loss: Callable[..., Tensor] | None = None,
         inner: Any = None,
-        inner_steps: int = STEPS,
+        inner_steps: int | None = None,
         batch_size: int | None = None,
         engine: Any = "auto",
         random_state: int | np.random.RandomState | None = None,
@@ -128,7 +128,7 @@ class _TunedEstimator(BaseEstimator):  # type: ignore[misc]
             folds=self._folds(data, values, form),
             metric=metric,
             inner=self.inner,
-            inner_steps=int(self.inner_steps),
+            inner_steps=None if self.inner_steps is None else int(self.inner_steps),
             batch_size=self.batch_size,
             seed=seed,
             engine=self.engine,
