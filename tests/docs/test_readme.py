@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
-START = ["first-model", "choosing", "results"]
+START = ["first-model", "choosing", "results"]  # every page of Start with code
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -47,6 +47,7 @@ def assert_prints(printed: str, shown: str) -> None:
 @pytest.mark.parametrize("name", ["README.md", *(f"docs/start/{page}.md" for page in START)])
 def test_a_page_shows_what_its_code_prints(name: str, tmp_path: Path) -> None:
     blocks = SHOWN.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert len(blocks) == (ROOT / name).read_text(encoding="utf-8").count("```python")
     assert any(shown for _, shown in blocks)
     code = "\nprint('<next>')\n".join(code for code, _ in blocks)
     outputs = run(code, tmp_path).split("<next>\n")
