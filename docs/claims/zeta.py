@@ -1,4 +1,4 @@
-"""The numbers of docs/choosing-k-and-zeta.md, and those of the README's figure."""
+"""The numbers of docs/guides/choosing-k-and-zeta.md, and those of the README's figure."""
 
 from __future__ import annotations
 
