@@ -45,8 +45,11 @@ bench: bench-memory bench-scaling bench-selection bench-steps bench-unroll
 bench-steps: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/steps.py
 
+# Every number of a GPU in the docs, except those of the paper's table (benchmarks/table_gpu.py, one_decay_gpu.py).
 bench-gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/auto_zeta.py --device cuda --models 'linear 784-10' --outer-steps 20 5 --inner-steps 100 1000
+	for draw in 0 1 2; do $(BIN)/python benchmarks/front_door_gpu.py --draw $$draw --output front_door_resnet18.json; done
 
 bench-memory: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py

@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from measuring import machine, write
@@ -22,28 +23,40 @@ from torch.nn.functional import cross_entropy
 
 import pactune as pt
 from pactune.engines import Captured, Eager
+from pactune.objectives.base import Objective
 from pactune.paper.models import make_model
 from pactune.rounds.engine import Engine
 from pactune.rounds.plan import RoundOutcome
 from pactune.stacking.runner import Runner
 
 FAST = {"tf32": True, "channels_last": True, "fuse": "updates"}
-ENGINES: dict[str, tuple[Engine, int, int]] = {  # engine, runs at once, inner steps of a round
-    "eager": (Eager(), 1, 31),
-    "captured": (Captured(), 1, 1001),
-    "channels last, TF32, updates fused": (Captured(**FAST), 1, 1001),
-    "channels last, TF32, updates fused, autotuned": (Captured(autotune=True, **FAST), 1, 1001),
-    "10 runs, channels last, TF32, updates fused": (Captured(steps=10, **FAST), 10, 1001),
-    "10 runs, channels last, TF32, updates fused, bfloat16": (
-        Captured(steps=10, autocast="bfloat16", **FAST),
-        10,
-        1001,
-    ),
-    "10 runs, channels last, TF32, updates fused, autotuned": (Captured(steps=10, autotune=True, **FAST), 10, 1001),
+ZETA = 1e-6
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # hardware queues: with more of them, more runs are side by side
+
+
+class Case(NamedTuple):
+    """What is measured: an engine, the runs at once, the inner steps of a round, and the objective."""
+
+    engine: Engine
+    runs: int = 1
+    steps: int = 1001
+    objective: Objective = pt.PACBayes(zeta=ZETA)
+
+
+CASES = {
+    "eager": Case(Eager(), steps=31),
+    "captured": Case(Captured()),
+    "channels last, TF32, updates fused": Case(Captured(**FAST)),
+    "channels last, TF32, updates fused, ζ = 0": Case(Captured(**FAST), objective=pt.ValidationRisk()),
+    "channels last, TF32, updates fused, HyperDrift": Case(Captured(**FAST), objective=pt.HyperDrift(zeta=ZETA)),
+    "channels last, TF32, updates fused, autotuned": Case(Captured(autotune=True, **FAST)),
+    "10 runs, channels last, TF32, updates fused": Case(Captured(steps=10, **FAST), 10),
+    "10 runs, channels last, TF32, updates fused, bfloat16": Case(Captured(steps=10, autocast="bfloat16", **FAST), 10),
+    "10 runs, channels last, TF32, updates fused, autotuned": Case(Captured(steps=10, autotune=True, **FAST), 10),
 }
 
 
-def tuner(model: nn.Module, shape: tuple[int, ...], steps: int, seed: int = 0, zeta: float = 1e-6) -> pt.Tuner:
+def tuner(model: nn.Module, shape: tuple[int, ...], steps: int, seed: int, objective: Objective) -> pt.Tuner:
     """Return the paper's setting on 50 + 50 images of noise."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.rand(100, *shape, generator=draw).cuda()
@@ -51,7 +64,7 @@ def tuner(model: nn.Module, shape: tuple[int, ...], steps: int, seed: int = 0, z
     hyper = pt.WeightDecay(model)
     problem = pt.Problem(model, hyper, train=(x[:50], y[:50]), valid=(x[50:], y[50:]), loss=cross_entropy)
     outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
-    inner, objective = pt.Adam(lr=1e-4), pt.PACBayes(zeta=zeta)
+    inner = pt.Adam(lr=1e-4)
     return pt.Tuner(problem, inner=inner, inner_steps=steps, outer=outer, objective=objective, seed=seed)
 
 
@@ -84,11 +97,11 @@ def resnet18() -> dict[str, Any]:
     """Measure every engine on ResNet-18."""
     unit = plain_step()
     found: dict[str, Any] = {"plain eager step, ms": round(unit, 2)}
-    for name, (engine, count, steps) in ENGINES.items():
-        tuners = [
-            tuner(make_model("resnet18", (1, 28, 28), seed=i).cuda(), (1, 28, 28), steps, i) for i in range(count)
-        ]
-        pairs = [(one, one.outer_run.plan(1e-6)) for one in tuners]
+    for name, (engine, count, steps, objective) in CASES.items():
+        shape = (1, 28, 28)
+        models = [make_model("resnet18", shape, seed=i).cuda() for i in range(count)]
+        tuners = [tuner(model, shape, steps, i, objective) for i, model in enumerate(models)]
+        pairs = [(one, one.outer_run.plan(one.settings.zeta)) for one in tuners]
         runner = Runner(engine)
 
         outcomes: list[RoundOutcome] = []
@@ -107,7 +120,7 @@ def resnet18() -> dict[str, Any]:
             "√Y": round(float(outcomes[0].regularizer), 2),
         }
         print(name, found[name], flush=True)
-        del tuners, pairs, runner, run, outcomes
+        del models, tuners, pairs, runner, run, outcomes
         gc.collect()
         torch.cuda.empty_cache()
     return found
@@ -118,7 +131,7 @@ def linear_grid() -> dict[str, Any]:
 
     def build(zeta: float, seed: int) -> pt.Tuner:
         torch.manual_seed(seed)
-        return tuner(nn.Linear(784, 10).cuda(), (784,), 1000, seed, zeta)
+        return tuner(nn.Linear(784, 10).cuda(), (784,), 1000, seed, pt.PACBayes(zeta=zeta))
 
     cells = {"zeta": [0.0, *(10.0**-k for k in range(3, 11))], "seed": list(range(5))}
     found = {}
@@ -143,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="gpu.json", help="name under benchmarks/results")
     options = parser.parse_args()
+    os.environ.setdefault(CONNECTIONS, "32")
     results: dict[str, Any] = {"machine": {**machine(), "device": torch.cuda.get_device_name()}}
     parts = {"linear 784 × 10, 9 ζ × 5 seeds": linear_grid, "ResNet-18, 50 + 50 images of 28 × 28": resnet18}
     for name, measure in parts.items():

@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 import pactune as pt
 from pactune.demo.digits import load_digits
 from pactune.engines import Compiled, Eager, Traced
+from pactune.objectives.base import Objective
 from pactune.paper.models import make_model
 from pactune.rounds.engine import Engine
 from pactune.stacking.runner import Runner
@@ -46,7 +47,7 @@ def tuner(
     steps: int,
     *,
     zeta: float = 1e-6,
-    objective: pt.Objective | None = None,
+    objective: Objective | None = None,
     **settings: Any,
 ) -> pt.Tuner:
     """Return the paper's setting: Adam, a decay for every parameter, T1–T2, K = 0."""

@@ -9,15 +9,17 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 import pactune as pt
 from pactune.engines import Captured, captured, choice, cuda_graph
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.segment import flat_function
+from pactune.engines.step_programs import step_program
 from pactune.engines.tracing import trace
 
 pytestmark = pytest.mark.slow
@@ -44,7 +46,7 @@ def capture(graph: Graph) -> Any:
     yield
 
 
-def recorded(chain: Any, options: GraphOptions) -> Any:
+def recorded(chain: Any, options: GraphOptions, compiled: Any = None) -> Any:
     """Return the steps as a list of tensor operations, which keeps what Python said, as a CUDA graph does."""
     function = flat_function(chain.segment, chain.layouts)
     return trace(function, [*chain.carry, *chain.hyper, *chain.data]).forward
@@ -130,7 +132,7 @@ def test_small_models_are_captured_without_a_collection_and_once(
 ) -> None:
     counts = {"steps": 0, "graphs": 0, "collections": 0}
 
-    def counted(chain: Any, options: GraphOptions) -> Any:
+    def counted(chain: Any, options: GraphOptions, compiled: Any) -> Any:
         counts["graphs"] += 1
         program = recorded(chain, options)
 
@@ -156,3 +158,31 @@ def test_small_models_are_captured_without_a_collection_and_once(
 )
 def test_graphs_are_of_the_size_with_the_fewest_captured_steps(steps: int, most: int, stride: int, size: int) -> None:
     assert captured._graph_size(steps, most, stride) == size
+
+
+def test_runs_of_one_structure_share_their_compiled_updates(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+
+    def program(chain: Any, options: GraphOptions, programs: Any) -> Any:
+        return (step_program if options.fuse else recorded)(chain, options, programs)
+
+    monkeypatch.setattr(cuda_graph, "step_program", program)
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: compiled.append(graph) or graph)
+
+    def build(seed: int) -> pt.Tuner:
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(18, 3))
+        x, y = torch.randn(8, 1, 4, 4), torch.randint(0, 3, (8,))
+        hyper = pt.WeightDecay(model, init=0.1)
+        problem = pt.Problem(model, hyper, train=(x[:4], y[:4]), valid=(x[4:], y[4:]), loss=cross_entropy)
+        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+        settings = {"inner": pt.Adam(1e-2), "inner_steps": 8, "outer": outer, "objective": pt.PACBayes(0.1)}
+        return pt.Tuner(problem, **settings)
+
+    engines = Captured(steps=3, fuse="updates", two_streams=False), "eager"
+    found, wanted = (
+        pt.fit_grid(build, {"seed": [0, 1, 2]}, outer_steps=2, plain_steps=0, engine=engine, progress=False).history
+        for engine in engines
+    )
+    assert len(compiled) == 1
+    pd.testing.assert_frame_equal(found.drop(columns="seconds"), wanted.drop(columns="seconds"), rtol=1e-4)

@@ -53,7 +53,7 @@ def test_steps_that_are_evaluated(every: int, evaluated: list[int]) -> None:
             }
     assert result.pays is not None
     assert result.summary()
-    assert history_panels(result)[-1].title == "objective and its parts"
+    assert [panel.title for panel in history_panels(result)][-2:] == ["objective and its parts", "gradients"]
     names = [name for name in every_step.history.columns if evaluated or name in result.rows[0]]
     assert list(result.history.columns) == names
     assert ("test" in result.verdict) == bool(evaluated)

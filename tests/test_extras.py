@@ -75,7 +75,8 @@ def test_every_package_is_in_its_extra() -> None:
     assert names(PROJECT["dependencies"]) == {"torch", "numpy", "pandas", "safetensors"}
     for package, extra in EXTRAS.values():
         assert package in names(PROJECT["optional-dependencies"][extra])
-    assert extras_of("all") == {extra for _, extra in EXTRAS.values()}
+    assert extras_of("all") == {extra for _, extra in EXTRAS.values()} | {"report"}  # pages need what plots need
+    assert names(PROJECT["optional-dependencies"]["report"]) == names(PROJECT["optional-dependencies"]["plots"])
     left_out = {"tensorboard", "mlflow", "wandb", "lightning", "ray"}  # large; their tests are skipped without them
     assert extras_of("dev") == (extras_of("all") - left_out) | {"docs"}
 

@@ -217,8 +217,14 @@ def test_plot_has_ink(make: Any, classes: Any) -> None:
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())[..., :3]
     assert (pixels < 200).any(axis=-1).mean() > 0.01
-    assert [axis.get_title() for axis in figure.axes] == ["risk", "accuracy", "objective and its parts"]
+    assert [axis.get_title() for axis in figure.axes] == ["accuracy", "risk", "objective and its parts", "gradients"]
     assert all(len(axis.lines) > 1 for axis in figure.axes)
+    assert all(axis.get_xlabel() == "outer step" and axis.get_ylabel() for axis in figure.axes)
+    assert all(tick == int(tick) for axis in figure.axes for tick in axis.get_xticks())
+    labels = [label.get_text() for label in figure.axes[0].get_legend().get_texts()]
+    assert labels == [
+        *("training, tuned", "validation, tuned", "validation, plain", "test, tuned", "test, plain", "kept: step 3")
+    ]
 
 
 def test_plot_of_a_run_that_never_finished_a_step(make: Any) -> None:

@@ -64,7 +64,11 @@ def damaged(name: str, text: str | None) -> Write:
 COMMANDS = {
     # tune
     "no file": Case("tune none.csv --target kind --output new", "there is no file none.csv"),
-    "another file": Case("tune data.txt --target kind --output new", "must be a .csv or .parquet file, got data.txt"),
+    "another file": Case(
+        "tune data.txt --target kind --output new",
+        "must be a .csv or .parquet file, got data.txt",
+        lambda folder: (folder / "data.txt").write_text("a"),
+    ),
     "empty file": Case(TUNE, "cannot read data.csv: No columns", content(b"")),
     "no text": Case(TUNE, "cannot read data.csv", content(b"\xff\xfe\x00a,kind\n\x80\x81")),
     "header alone": Case(TUNE, "at least 10 rows .* got 0", changed(lambda frame: frame.head(0))),
@@ -76,7 +80,7 @@ COMMANDS = {
     "unknown target": Case("tune data.csv --target Knd --output new", "no column named 'Knd'; did you mean 'kind'?"),
     "wrong delimiter": Case(
         TUNE,
-        "its delimiter may be ';', use --delimiter",
+        "its names are joined by ';': use --delimiter ';'",
         lambda folder: small_table().to_csv(folder / "data.csv", sep=";"),
     ),
     "long delimiter": Case(f"{TUNE} --delimiter ab", "must be one character or 'tab'"),
@@ -107,6 +111,7 @@ COMMANDS = {
     ),
     "unknown drop": Case(f"{TUNE} --drop towm", "did you mean 'town'?"),
     "target dropped": Case(f"{TUNE} --drop kind", "cannot be dropped"),
+    "metric with a slip": Case(f"{TUNE} --metric acuracy", "got 'acuracy'; did you mean 'accuracy'?"),
     "unknown metric": Case(f"{TUNE} --metric speed", "`metric` must be the name of a scikit-learn scorer, got 'speed'"),
     "metric of another task": Case(
         "tune data.csv --target price --output new --metric accuracy", "`metric` fails with ValueError"
@@ -127,15 +132,17 @@ COMMANDS = {
         changed(lambda frame: frame.rename(columns={"town": "twon"})),
     ),
     "columns missing": Case(
-        PREDICT, "lacks columns 'age', 'town', which the model", changed(lambda frame: frame[["member"]])
+        PREDICT, "no columns named 'age', 'town'; the table has 'member'", changed(lambda frame: frame[["member"]])
     ),
     "text among numbers": Case(
         PREDICT, "column 'age' must hold numbers, got 'old'", changed(lambda frame: frame.assign(age="old"))
     ),
     "new delimiter": Case(
-        PREDICT, "data.csv lacks columns", lambda folder: small_table().to_csv(folder / "data.csv", sep=";")
+        PREDICT,
+        "no columns named 'age', 'town', 'member'; .* its names are joined by ';': use --delimiter ';'",
+        lambda folder: small_table().to_csv(folder / "data.csv", sep=";"),
     ),
-    "output below a file": Case(f"{PREDICT} --output data.csv/out.csv", "`--output` cannot be written"),
+    "output below a file": Case(f"{PREDICT} --output data.csv/out.csv", "`--output` must be a file that can be"),
     "corrupt document": Case(PREDICT, "table.json is damaged", damaged("table.json", '{"kind": ')),
     "document of another kind": Case(PREDICT, "table.json.kind must be", document(kind="pactune result")),
     "document of another format": Case(PREDICT, "its format is 99", document(format=99)),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
+from pactune.hypergradient import implicit
 from pactune.trees import Params
 
 pytestmark = pytest.mark.slow
@@ -166,3 +167,23 @@ def test_identity_solves_nothing_and_is_not_blamed_for_it() -> None:
 def test_other_estimators_have_no_such_columns() -> None:
     history = tuner(Penalty(SMOOTH["square"]), 5, pt.Truncated(1)).fit(1, progress=False).history
     assert not set(COLUMNS) & set(history.columns)
+
+
+def test_jumps_are_looked_for_in_rounds_one_two_four_and_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, looked = tuner(Penalty(SMOOTH["square"]), 20), list[int]()
+    monkeypatch.setattr(implicit, "check_smooth", lambda *_: looked.append(found.outer_run.chains.rounds + 1))
+    for _ in range(9):
+        found.hypergradient()
+    assert list(dict.fromkeys(looked)) == [1, 2, 4, 8]
+
+
+def test_a_kink_that_appears_later_is_refused_in_the_next_round_that_looks() -> None:
+    penalty = Penalty(KINKS["abs"], value=0.0)
+    found = tuner(penalty, 150)
+    for _ in range(2):
+        found.hypergradient()
+    with torch.no_grad():
+        penalty.value.fill_(0.1)
+    found.hypergradient()
+    with pytest.raises(pt.GradientError, match="jumps near θ_T"):
+        found.hypergradient()

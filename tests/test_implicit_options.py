@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pactune as pt
 from pactune.hypergradient import LinearSystem
+from pactune.hypergradient.train_risk import MeanTrainRisk
 from pactune.storage.schema import SchemaError
 from pactune.tracking import recorder
 from pactune.trees import Params
@@ -331,3 +332,36 @@ def test_a_warm_start_needs_the_same_tasks() -> None:
 def test_batches_is_checked(value: Any) -> None:
     with pytest.raises(pt.SettingError, match="`batches` must be"):
         pt.Implicit(EXACT, batches=value)
+
+
+@pytest.mark.parametrize("start", [None, {"v": torch.linspace(-1, 1, SIZE, dtype=DOUBLE)}], ids=["zero", "warm"])
+@pytest.mark.parametrize("damping", [0.0, 0.7])
+def test_conjugate_gradients_know_their_residual_after_few_steps(damping: float, start: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(SIZE, SIZE, generator=generator, dtype=DOUBLE)
+    b = torch.randn(SIZE, generator=generator, dtype=DOUBLE)
+    given = system(root @ root.T + torch.eye(SIZE, dtype=DOUBLE), b, start=start)
+    for steps in (1, 3):
+        found = pt.ConjugateGradient(steps, damping=damping).solve(given)
+        assert found.residual is not None
+        torch.testing.assert_close(found.residual["v"], b - given.hessian(found.value)["v"], rtol=1e-9, atol=1e-9)
+    large = system(torch.diag(torch.linspace(1, 99, 40, dtype=DOUBLE)), torch.ones(40, dtype=DOUBLE))
+    assert pt.ConjugateGradient(11).solve(large).residual is None
+
+
+@pytest.mark.parametrize("batches", [None, 3, "all"])
+def test_a_linearization_has_the_gradient_of_the_risk(batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Params, Params]] = []
+    original = MeanTrainRisk.linearize
+
+    def linearize(self: MeanTrainRisk, state: Any) -> Any:
+        found = original(self, state)
+        seen.append((found.gradient(), self.gradient(state)))
+        return found
+
+    monkeypatch.setattr(MeanTrainRisk, "linearize", linearize)
+    tuner(pt.Implicit(EXACT, batches=batches)).hypergradient()
+    assert seen
+    for ours, wanted in seen:
+        for name, value in wanted.items():
+            torch.testing.assert_close(ours[name], value, rtol=1e-12, atol=1e-14)

@@ -77,7 +77,7 @@ def test_the_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, clock: list[flo
         shown.advance("risk 1")
         (task,) = shown.bar.tasks
     assert (task.fields["stage"], task.completed, task.total) == ("tuning", 1, 4)
-    assert task.description == "risk 1, about 6 s left"
+    assert task.description == "about 6 s left, risk 1"
 
 
 def test_tune_counts_its_stages_to_the_end(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

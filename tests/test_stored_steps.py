@@ -75,9 +75,20 @@ def gradient(risk: Any, inner: Any = None, *, path: Any = None, inside: bool = F
 @pytest.mark.parametrize("inner", DYNAMICS.values(), ids=DYNAMICS)
 def test_segments_change_no_bit(inner: Dynamics, inside: bool) -> None:
     kept = gradient(pt.Windowed(T, segment=1), inner, inside=inside)
-    for segment in (None, 3, T, 2 * T):
+    for segment in (3, T, 2 * T, *(() if inner.same_in_graph else (None,))):
         assert torch.equal(gradient(pt.Windowed(T, segment=segment), inner, inside=inside), kept), segment
         assert torch.equal(gradient(pt.Truncated(T, segment=segment), inner, inside=inside), kept), segment
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["penalty", "loss"])
+@pytest.mark.parametrize("inner", [one for one in DYNAMICS.values() if one.same_in_graph], ids=str)
+def test_one_graph_of_all_steps_changes_nothing_but_rounding(inner: Dynamics, inside: bool) -> None:
+    for k in (1, 5, T):
+        kept = gradient(pt.Truncated(k, segment=1), inner, inside=inside)
+        torch.testing.assert_close(gradient(pt.Truncated(k), inner, inside=inside), kept, rtol=1e-10, atol=1e-13)
+    for w in (4, T):
+        kept = gradient(pt.Windowed(w, segment=1), inner, inside=inside)
+        torch.testing.assert_close(gradient(pt.Windowed(w), inner, inside=inside), kept, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 9])

@@ -63,7 +63,7 @@ def uses(result: Any, folder: Path) -> dict[str, Callable[[], Any]]:
         "feature selection: sklearn": lambda: __import__("pactune.selection"),
         "plot of a result: matplotlib": result.plot,
         "plot of a frontier: scipy": lambda: privacy.draw_frontier(private),
-        "page: plotly": lambda: write_page(folder / "page.html", "title", [Section("figure", figures=[panel])]),
+        "page: matplotlib": lambda: write_page(folder / "page.html", "title", [Section("figure", figures=[panel])]),
         "certificate: scipy": lambda: rows.shared(rows),
         "privacy: scipy": lambda: privacy.delta_of(1.0, 1.0),
         "audit: scipy": lambda: privacy.epsilon_lower_bound(10, 1, 100, 1e-5),

@@ -30,8 +30,10 @@ from pactune.streams import Streams
 
 __all__ = ["Comparison", "Way", "mini_batches", "peer", "risk_is_stochastic", "tuned_start"]
 
+SELDOM = "pactune fit, evaluate_every=100"
 WARM_UP = 1000  # inner steps before the library records
 LONG_WARM_UP = 100  # rounds before it records rounds of many steps
+EVERY = 100  # outer steps from one evaluation of `fit` to the next
 
 
 class Way(NamedTuple):
@@ -87,7 +89,7 @@ class Comparison:
         tuner: makes a tuner with an engine.
         peers: the other ways, by name.
         outer_steps: outer steps per measurement.
-        bars: the largest ratio wanted, by the name of the peer, and "fit" for `fit` against the first peer.
+        bars: the largest ratio wanted, by the name of the peer, and "fit" for `fit` with few evaluations.
         hyper: returns what the tuner tunes in the order of the peers' `Way.hyper`.
         notes: further words for the result.
     """
@@ -121,9 +123,11 @@ class Comparison:
         if with_fit:
             ways |= self._fits()
         taken = interleave(ways, repeats)
+        taken[SELDOM] = [seconds * self.outer_steps / EVERY for seconds in taken.get(SELDOM, [])]
+        taken = {name: seconds for name, seconds in taken.items() if seconds}
         return {
             "machine": machine(),
-            "bars": dict(self.bars),
+            "bars": {"fit": 1.6, **self.bars},
             "÷": {name: self._ratios(taken, name) for name in peers},
             "milliseconds per outer step": {n: round(min(t) / self.outer_steps * 1e3, 3) for n, t in taken.items()},
             "largest gap of gradients": gaps,
@@ -155,25 +159,34 @@ class Comparison:
             tuner.hypergradient()
             tuner.outer.step()
 
-        for _ in range(max(WARM_UP // tuner.inner_steps, LONG_WARM_UP) + 2 if engine == "auto" else 2):
+        for _ in range(_warm_up(tuner) if engine == "auto" else 2):
             outer_step()
         return _repeated(Way(outer_step, []), self.outer_steps)
 
     def _fits(self) -> dict[str, Callable[[], None]]:
-        """Return `fit` with its defaults, and without plain training and evaluation where that can be asked for."""
-        kinds: dict[str, dict[str, Any]] = {"fit": {}, "fit, no plain run": {"plain_steps": 0}}
-        if "evaluate_every" in inspect.signature(pt.Tuner.fit).parameters:
-            kinds["fit, bare"] = {"plain_steps": 0, "evaluate_every": 0}
-        return {f"pactune {name}": self._fit(settings) for name, settings in kinds.items()}
+        """Return `fit` with its defaults, with an evaluation now and then, and without any evaluation.
 
-    def _fit(self, settings: dict[str, Any]) -> Callable[[], None]:
+        Peers train no plain model beside the tuned one, so the last two do not either.
+        """
+        return {
+            "pactune fit": self._fit(self.outer_steps),
+            SELDOM: self._fit(EVERY, plain_steps=0, evaluate_every=EVERY),
+            "pactune fit, bare": self._fit(self.outer_steps, plain_steps=0, evaluate_every=0),
+        }
+
+    def _fit(self, steps: int, **settings: Any) -> Callable[[], None]:
         tuner = self.tuner("auto")
-        tuner.fit(2, progress=False, **settings)
+        tuner.fit(_warm_up(tuner), progress=False, plain_steps=0, evaluate_every=0)
 
         def run() -> None:
-            tuner.fit(self.outer_steps, progress=False, **settings)
+            tuner.fit(steps, progress=False, **settings)
 
         return run
+
+
+def _warm_up(tuner: pt.Tuner) -> int:
+    """Return the number of rounds after which the library has recorded what it records."""
+    return max(WARM_UP // tuner.inner_steps, LONG_WARM_UP) + 2
 
 
 def _gradient(hyper: Sequence[Tensor]) -> Tensor:

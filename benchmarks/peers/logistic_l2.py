@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import pactune as pt
 
-ROWS, FEATURES, STEPS, PRODUCTS, LR, OUTER_LR = 200, 100, 100, 10, 0.5, 1e-2
+ROWS, FEATURES, STEPS, PRODUCTS, LR, OUTER_LR = 200, 100, 100, 10, 0.5, 1e-3
 torch.manual_seed(0)
 SIGNAL = torch.zeros(FEATURES).index_fill_(0, torch.arange(20), 1.0)
 X = torch.randn(2 * ROWS, FEATURES)

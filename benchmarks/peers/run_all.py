@@ -37,7 +37,7 @@ def lines(name: str, found: dict[str, Any]) -> Iterator[str]:
     """Yield one line per ratio, and one per peer that is missing."""
     for peer, ratios in found["÷"].items():
         for kind, ratio in ratios.items():
-            bar = found["bars"].get("fit" if kind.startswith("fit") else peer)
+            bar = found["bars"].get("fit" if kind.startswith("fit,") else peer if kind == "own loop" else "")
             wanted = f", bar {bar}" if bar is not None else ""
             gap = found["largest gap of gradients"].get(peer)
             agreement = f", gradients agree to {gap:.0e}" if gap is not None and kind == "own loop" else ""

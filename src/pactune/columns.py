@@ -24,8 +24,10 @@ __all__ = [
     "Row",
     "column_names",
     "column_title",
+    "is_share",
     "judged_column",
     "metric_names",
+    "value_text",
 ]
 
 Row = dict[str, Any]  # of a history, a journal or a table: values by the names of columns
@@ -82,6 +84,27 @@ def column_title(name: str) -> str:
     data_set, _, rest = name.partition("_")
     title = f"{_DATA_SETS[data_set]} {rest}" if data_set in _DATA_SETS and rest else name
     return title.replace("_", " ")
+
+
+def is_share(name: str) -> bool:
+    """Return True for a metric that is a share of the rows, which is shown in percent.
+
+    >>> is_share("accuracy"), is_share("balanced accuracy"), is_share("r2")
+    (True, True, False)
+    """
+    return name.replace("_", " ") in ("accuracy", "balanced accuracy")
+
+
+def value_text(name: str, value: float | None) -> str:
+    """Return the value of a column with its unit; empty for a missing one.
+
+    >>> value_text("test_accuracy", 0.7512), value_text("valid_risk", 0.7512), value_text("test_r2", None)
+    ('75.1 %', '0.7512', '')
+    """
+    if value is None:
+        return ""
+    metric = name.partition("_")[2] if name.startswith(PREFIXES) else name
+    return f"{100 * value:.1f} %" if is_share(metric) else f"{value:.4g}"
 
 
 class History(Sequence[Row]):

@@ -16,7 +16,6 @@ EXTRAS = {
     "matplotlib": ("matplotlib", "plots"),
     "mlflow": ("mlflow", "mlflow"),
     "optuna": ("optuna", "optuna"),
-    "plotly": ("plotly", "report"),
     "pyarrow": ("pyarrow", "parquet"),
     "ray": ("ray", "sweep"),
     "ray.tune": ("ray[tune]", "ray"),

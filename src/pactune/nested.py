@@ -114,12 +114,15 @@ def items_of(value: Any) -> list[tuple[str | None, Any]] | None:
 
 
 def _walk(value: Any, leaves: list[Any]) -> Nesting:
-    opened = None if type(value) in LEAVES else _open(value)
+    kind = type(value)
+    if kind is tuple or kind is list:  # the most frequent container
+        return Nesting(kind, len(value), tuple([_walk(part, leaves) for part in value]), kind)
+    opened = None if kind in LEAVES else _open(value)
     if opened is None:
         leaves.append(value)
         return LEAF
     parts = tuple([_walk(part, leaves) for part in opened.parts])
-    return Nesting(type(value), opened.keys, parts, opened.rebuild)
+    return Nesting(kind, opened.keys, parts, opened.rebuild)
 
 
 def _open(value: Any) -> _Opened | None:

@@ -86,7 +86,7 @@ def scale(alpha: float | Tensor, a: Params) -> Params:
 
 def axpy(alpha: float | Tensor, a: Params, b: Params) -> Params:
     """Return αa + b."""
-    return add(b, scale(alpha, a))
+    return add(b, a if isinstance(alpha, float) and alpha == 1.0 else scale(alpha, a))
 
 
 def dot(a: Params, b: Params) -> Tensor:

@@ -54,7 +54,7 @@ def test_a_file_of_your_own(tmp_path: Path) -> None:
     np.savez(tmp_path / "less.npz", x_train=x)
     with pytest.raises(DataError, match="it lacks y_train"):
         run("train", str(tmp_path / "less.npz"))
-    with pytest.raises(DataError, match="an existing"):
+    with pytest.raises(SettingError, match=r"there is no file nowhere\.npz"):
         run("train", "nowhere.npz")
 
 

@@ -35,9 +35,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
 def test_the_page_stands_alone_and_has_every_figure(finished: tuple[Path, dict]) -> None:
     folder, document = finished
     text = (folder / "report.html").read_text(encoding="utf-8")
-    assert text.count('class="plotly-graph-div"') == 4
-    assert "src=" not in text.split("</script>", 1)[1]
-    assert all(f"<td>{name}</td>" in text for name in PROCEDURES)
+    titles = re.findall(r"<figcaption>(.*?)</figcaption>", text)
+    assert titles[:3] == ["accuracy on held-out rows", "accuracy", "risk"]
+    assert text.count('<svg id="figure-') == len(titles)
+    assert "src=" not in text
+    assert "<script" not in text
+    assert all(f">{name}</td>" in text for name in PROCEDURES)
     assert document["verdict"][1:] in text
 
 
@@ -83,7 +86,7 @@ def test_it_computes_with_one_thread(tmp_path: Path) -> None:
         (["demo", "--format", "yaml"], 2, "yaml"),
         (["demo", "--unknown"], 2, "unknown"),
         (["nonsense"], 2, "nonsense"),
-        (["demo", "--output", "/dev/null/here"], 1, "pactune: "),
+        (["demo", "--output", "/dev/null/here"], 2, "pactune: `--output` must be a folder"),
     ],
 )
 def test_wrong_usage_is_one_message(arguments: list[str], status: int, message: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pactune.errors import DataError
+from pactune.errors import SettingError
 from pactune.paper.data import load_images
 from pactune.paper.weight_decay import studies
 from pactune.paper.weight_decay.cells import Execution
@@ -102,7 +102,7 @@ def test_export_says_what_the_journals_say(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_said():
-    with pytest.raises(DataError, match="no folder"):
+    with pytest.raises(SettingError, match="there is no folder"):
         read_studies(Path("/nowhere"))
 
 

@@ -133,7 +133,7 @@ def test_missing_data_are_an_error_without_quick(home, capsys, monkeypatch):
     from pactune.paper import downloads
 
     monkeypatch.setattr(downloads.urllib.request, "urlopen", _offline)
-    assert call("reproduce", "weight-decay", "--output", home / "offline") == 1
+    assert call("reproduce", "weight-decay", "--output", home / "offline") == 2
     err = capsys.readouterr().err
     assert "train-images-idx3-ubyte" in err
     assert str(home / "no-data" / "mnist") in err

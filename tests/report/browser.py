@@ -44,25 +44,37 @@ def open_page(page: Path, profile: Path) -> Seen:
     """Load a page, wait until its scripts have run, and look at it."""
     done = _dump(page, profile, "--enable-logging=stderr", "--v=0")
     complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    parts = re.split(r'<div id="(figure-\d+-\d+)"', done.stdout)
+    parts = re.split(r'<svg id="(figure-\d+-\d+)"', done.stdout)
     drawn = {name: _ink(text) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
     return Seen(complaints, drawn)
 
 
 def width_of(page: Path, profile: Path, *, window: int) -> int:
-    """Return the width of a page in a window, in pixels; it is more than the window's if one must scroll sideways.
+    """Return the right edge of the rightmost element of a page in a window, or what must be scrolled to if it is more.
+
+    It is more than the window's width if something must be scrolled sideways, be it the page or one of its parts.
+    """
+    reach = "e.getBoundingClientRect().right + ('offsetWidth' in e ? e.scrollWidth - e.clientWidth : 0)"
+    return int(
+        look_at(page, profile, f"Math.round(Math.max(...[...d.querySelectorAll('*')].map(e => {reach})))", window)
+    )
+
+
+def look_at(page: Path, profile: Path, expression: str, window: int, *flags: str) -> str:
+    """Return the value of a JavaScript expression, in which `d` is the document of a page in a window.
 
     Chromium makes no window below 500 pixels, so a frame is the window.
     """
-    look = "document.title = 'width ' + frame.contentDocument.documentElement.scrollWidth"
     frame = page.with_name("frame.html")
     frame.write_text(
         f'<iframe id="frame" src="{page.name}" width="{window}" height="900" style="border: 0"></iframe>'
-        f"<script>frame.onload = () => setTimeout(() => {{ {look} }}, 1000)</script>"
+        "<script>frame.onload = () => setTimeout(() => { const d = frame.contentDocument;"
+        f"document.title = 'found ' + ({expression}) }}, 500)</script>"
     )
-    found = re.search(r"<title>width (\d+)</title>", _dump(frame, profile, "--allow-file-access-from-files").stdout)
+    done = _dump(frame, profile, "--allow-file-access-from-files", *flags)
+    found = re.search(r"<title>found (.*?)</title>", done.stdout)
     assert found is not None
-    return int(found[1])
+    return found[1]
 
 
 def _dump(page: Path, profile: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -76,7 +88,6 @@ def _dump(page: Path, profile: Path, *more: str) -> subprocess.CompletedProcess[
 
 
 def _ink(svg: str) -> int:
-    """Count the lines that have points, and the points, of a figure that is drawn."""
-    lines = re.findall(r'<path class="js-line"[^>]* d="(M[^"]+L[^"]+)"', svg)
-    points = re.findall(r'<path class="point"[^>]* d="M[^"]+"', svg)
-    return len(lines) + len(points)
+    """Count the lines and points of a figure in a color of the palette, those of its legend included."""
+    figure = svg.partition("</svg>")[0]
+    return len(re.findall(r"<(?:path|use) [^>]*stroke: var\(--line-\d", figure))

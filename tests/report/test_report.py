@@ -12,11 +12,11 @@ import pactune as pt
 from pactune.cli import main
 from pactune.drawing import Line, Panel
 from pactune.errors import DataError
+from pactune.paper.contents import study_contents
 from pactune.paper.data import load_images
 from pactune.paper.weight_decay import studies
 from pactune.paper.weight_decay.cells import Execution
 from pactune.paper.weight_decay.method_tables import markdown, methods_table
-from pactune.paper.weight_decay.page import study_sections
 from pactune.paper.weight_decay.records import read_studies
 from pactune.paper.weight_decay.sections import study_section
 from pactune.paper.weight_decay.setting import PAPER, StudySetting
@@ -35,7 +35,7 @@ SCALE = Scale(outer_steps=4, inits=2)
 
 def report_on(home: Path, output: Path | None = None) -> Path:
     """Write the page of a folder as `pactune report` does."""
-    return write_report(home, output, study_sections(home))
+    return write_report(home, output, study_contents(home))
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,7 @@ def test_page_has_every_study_from_the_journals_alone(home, tmp_path):
     page = report_on(home, tmp_path / "page.html")
     found = headings(page)
     assert [words.partition(":")[0].partition(" (")[0] for words in found] == [
+        "Summary",
         "Methods compared",
         "Curves",
         "Over draws of the images",
@@ -84,7 +85,8 @@ def test_page_has_every_study_from_the_journals_alone(home, tmp_path):
     assert pt.__version__ in text
     for words in ("Adam 0.01, 3 steps", "digits (scikit-learn, enlarged", "torch ", "2 (0–1)", "seconds per run"):
         assert words in text
-    assert "http" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL), "the page needs no network"
+    assert "http" not in text, "the page needs no network"
+    assert "<script" not in text
 
 
 def test_what_was_exported_gives_the_same_tables(home, tmp_path, monkeypatch, capsys):
@@ -96,12 +98,12 @@ def test_what_was_exported_gives_the_same_tables(home, tmp_path, monkeypatch, ca
     page = report_on(tmp_path / "json")
     tables = [re.findall(r"<table.*?</table>", p.read_text(), re.DOTALL) for p in (home / "report.html", page)]
     assert len(tables[0]) > 10
-    assert tables[0] == tables[1]
+    assert tables[0][1:] == tables[1][1:]
 
 
 def test_a_users_own_run_folder(own_run):
     page = report_on(own_run)
-    assert headings(page) == ["decay"]
+    assert headings(page) == ["Summary", "decay"]
     assert "Status: completed" in page.read_text()
     assert "PACBayes(zeta=0.0001" in page.read_text().replace("&#x27;", "'")
 
@@ -145,7 +147,7 @@ def test_a_study_with_figures_of_its_own_is_named(tmp_path):
         folder.append("seed", seed=0)
     text = report_on(tmp_path / "runs").read_text()
     assert "Status: done. Its figures and numbers are in freedman/." in text
-    assert "<td>seeds</td>" in text
+    assert ">seeds</td>" in text
 
 
 def test_damaged_json_is_named(tmp_path):
@@ -160,8 +162,8 @@ def test_nothing_to_report_on_is_an_error(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["pactune", "report", str(tmp_path / "none")])
     with pytest.raises(SystemExit) as stop:
         main()
-    assert stop.value.code == 1
-    assert "no folder" in capsys.readouterr().err
+    assert stop.value.code == 2
+    assert "there is no folder" in capsys.readouterr().err
 
 
 def test_page_in_a_browser(home, tmp_path):
@@ -169,7 +171,7 @@ def test_page_in_a_browser(home, tmp_path):
     page = report_on(home, tmp_path / "page.html")
     seen = browser.open_page(page, tmp_path / "profile")
     assert seen.complaints == []
-    assert len(seen.figures) == page.read_text().count('id="figure-') >= 14
+    assert len(seen.figures) == page.read_text().count('<svg id="figure-') >= 14
     assert all(ink >= 2 for ink in seen.figures.values()), seen.figures
 
 
@@ -180,11 +182,12 @@ def test_the_browser_sees_errors_and_empty_figures(tmp_path):
     page.write_text(page.read_text().replace("</body>", "<script>missing();</script></body>"))
     seen = browser.open_page(page, tmp_path / "profile")
     assert any("missing is not defined" in line for line in seen.complaints)
-    assert seen.figures == {"figure-0-0": 1, "figure-0-1": 0}
+    assert seen.figures["figure-0-0"] >= 2, "the line, and its entry in the legend"
+    assert seen.figures["figure-0-1"] == 0
 
 
 def test_a_narrow_window_need_not_scroll_sideways(tmp_path):
-    """Wide tables scroll inside the page, and figures become narrower."""
+    """The rows of wide tables become lists, and figures become narrower."""
     wide = Table([f"column_{i}" for i in range(12)], [["123456789"] * 12])
     figures = [Panel("a", "x", "y", [Line("a line", [1.0, 2.0], [1.0, 2.0])])]
     page = write_page(tmp_path / "page.html", "title", [Section("section", tables=[wide], figures=figures)])

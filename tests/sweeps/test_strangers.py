@@ -11,6 +11,7 @@ import pactune as pt
 from pactune.sweeps import CellResult
 from pactune.sweeps.cell_settings import CellFit
 from pactune.sweeps.cell_state import CellState
+from pactune.sweeps.result import cell_result
 from pactune.sweeps.run import _open_folder
 from pactune.sweeps.worker import Failure
 from pactune.tracking import Journal
@@ -68,7 +69,7 @@ def test_crafted_lines_of_a_cell_leave_it_to_be_run(line: dict[str, Any], tmp_pa
         journal.extend([line])
     state = CellState({"seed": 0}, tmp_path, FIT)
     assert state.status == "waiting"
-    assert CellResult.of(state).ending == {}
+    assert cell_result(state).ending == {}
 
 
 def test_a_damaged_first_line_does_not_refuse_a_sweep(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 import pactune as pt
-from pactune.report.sweep import SweepTables, mean_lines, write_sweep_page
+from pactune.report.cells import SweepTables
+from pactune.report.sweep import mean_lines, write_sweep_page
 from pactune.sweeps import display, worker
 from pactune.sweeps.cell_journal import find_ending
 from pactune.sweeps.cell_settings import CellFit
 from pactune.sweeps.cell_state import CellState
-from pactune.sweeps.result import CellResult, SweepResult
+from pactune.sweeps.result import SweepResult, cell_result
 from pactune.sweeps.worker import CellTask, Failure, run_cell
 from pactune.tracking import Journal, read_journal
 
@@ -85,7 +86,7 @@ def test_a_cell_that_chooses_its_zeta(root: Path, monkeypatch: pytest.MonkeyPatc
     state = run(root, fit_for(2), b"")
     assert state.status == "completed", state.failure
     plain = automatic(0).fit(2, progress=False)
-    found = CellResult.of(state)
+    found = cell_result(state)
     assert found.ending["kept_zeta"] == plain.zeta
     assert found.ending["verdict"] == plain.verdict
     assert [row["objective"] for row in found.rows] == [row["objective"] for row in plain.rows]
@@ -99,10 +100,10 @@ def test_a_journal_with_a_damaged_row_lacks_this_row_alone(root: Path, payload: 
     journal.write_bytes(journal.read_bytes().replace(b'"kind": "row"', b'"kind": "r', 1))
     state = CellState({"seed": 0}, root, fit_for(2))
     assert state.status == "completed", "its steps are made, and the journal alone had the row"
-    assert [row["outer_step"] for row in CellResult.of(state).rows] == [2]
+    assert [row["outer_step"] for row in cell_result(state).rows] == [2]
     longer = run(root, fit_for(3), payload)
     assert longer.status == "completed"
-    assert [row["outer_step"] for row in CellResult.of(longer).rows] == [2, 3]
+    assert [row["outer_step"] for row in cell_result(longer).rows] == [2, 3]
 
 
 def test_a_node_without_the_folder_says_so(tmp_path: Path, payload: bytes) -> None:
@@ -188,7 +189,7 @@ def test_the_live_table_puts_running_cells_first(root: Path) -> None:
 def test_the_report_of_cells_that_all_failed(root: Path) -> None:
     state = CellState({"seed": 0, "clip": None}, root, fit_for(1))
     state.end(Failure("ValueError: <no>", "trace"))
-    found = SweepResult(root, [CellResult.of(state)], build, {})
+    found = SweepResult(root, [cell_result(state)], build, {})
     assert found.status == "failed"
     text = found.write_report().read_text(encoding="utf-8")
     assert "ValueError: &lt;no&gt;" in text
@@ -199,7 +200,7 @@ def test_means_over_seeds_count_only_cells_that_are_done(root: Path, payload: by
     states = [run(root, fit_for(2), payload, seed) for seed in range(3)]
     failed = CellState({"seed": 3}, root, fit_for(2))
     failed.end(Failure("no", ""))
-    found = SweepResult(root, [CellResult.of(state) for state in [*states, failed]], build, {})
+    found = SweepResult(root, [cell_result(state) for state in [*states, failed]], build, {})
     tables = SweepTables(["seed"], found.table, found.history, found.plain, {"seed=0": ["a warning"]})
     risks = [cell.kept["valid_risk"] for cell in found.cells[:3]]
     mean, error, count = mean_lines(tables)[0]["valid_risk"]

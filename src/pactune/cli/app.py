@@ -15,7 +15,7 @@ from pactune.cli.report import report
 from pactune.cli.select import select
 from pactune.cli.sweep import sweep
 from pactune.cli.tune import tune
-from pactune.errors import PactuneError, SettingError
+from pactune.errors import DataError, PactuneError, SettingError
 from pactune.paper.commands import reproduce
 
 __all__ = ["app", "run_command"]
@@ -64,4 +64,4 @@ def run_command() -> None:
         if _debug:
             raise
         typer.echo(f"pactune: {error}", err=True)
-        sys.exit(2 if isinstance(error, SettingError) else 1)
+        sys.exit(2 if isinstance(error, (SettingError, DataError)) else 1)

@@ -50,7 +50,7 @@ def _load(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             if not missing:
                 return {name: archive[name] for name in NAMES}
     except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(f"cannot read {path.name}, which must be an .npz file of plain numbers: {error}") from error
+        raise DataError(f"cannot read {path.name}: it must be an .npz file of plain numbers: {error}") from error
     raise DataError(f"{path.name} must hold {', '.join(NAMES)}; it lacks {', '.join(missing)}")
 
 

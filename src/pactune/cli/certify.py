@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pactune.errors import DataError, SettingError
+from pactune.errors import SettingError
 from pactune.report.printing import FormatOption, OutputFormat, print_result
+from pactune.storage.user_paths import input_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,6 +60,7 @@ def hold_out(
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Certify from the number of errors on rows that nothing has seen."""
+    typer.echo(f"certify: {errors} errors on {rows} rows", err=True)
     from pactune.bounds import CountedHoldOut, Evidence, certify
 
     if errors > rows:
@@ -83,6 +85,7 @@ def train_side(
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Certify Langevin chains on the training sample; the prior is a chain on the validation sample."""
+    typer.echo(f"certify: reading {data}", err=True)
     from pactune.bounds import TrainSide, certify
     from pactune.bounds.coupled_langevin import CoupledChains
     from pactune.problem.provenance import Provenance
@@ -121,6 +124,7 @@ def validation_side(
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Tune a weight decay for every parameter on the validation sample, and certify on the same sample."""
+    typer.echo(f"certify: reading {data}", err=True)
     import torch
 
     from pactune.bounds import ValidationSide, certify
@@ -164,9 +168,7 @@ def _read(data: str, train: int, valid: int, seed: int, *, centre: str) -> Split
 
     if data == "digits":
         return split_digits(train, valid, seed).centred_by("train" if centre == "train" else "valid")
-    path = Path(data)
-    if path.suffix != ".npz" or not path.exists():
-        raise DataError(f'data must be "digits" or an existing .npz file, got {data!r}')
+    path = input_file(Path(data), 'data other than "digits"', (".npz",))
     train_pair, valid_pair = read_samples(path)
     split = Split(train_pair, valid_pair, valid_pair)
     return split.centred_by("train" if centre == "train" else "valid")

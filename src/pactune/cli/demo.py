@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pactune.report.printing import FormatOption, OutputFormat, print_result
+from pactune.storage.files import make_folder
+from pactune.storage.user_paths import output_folder
 
 if TYPE_CHECKING:
     from pactune.results.result import Result
@@ -22,7 +24,7 @@ def demo(
 ) -> None:
     """Train a linear classifier on 100 images of digits: plain training, one decay, and decays tuned by gradient."""
     typer.echo("demo: pt.tune trains a linear classifier on 100 images of scikit-learn's digits", err=True)
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output_folder(output), "`--output`")
     try:
         result = _run(seed)
     except KeyboardInterrupt:
@@ -53,4 +55,4 @@ def _show(result: Result, seed: int, path: Path, output_format: OutputFormat) ->
         "report": str(page),
     }
     notes = ["", result.verdict, accuracy_sentence(result), f"report: {page}"]
-    print_result(output_format, document, [("", comparison_table(result))], notes, compact=True)
+    print_result(output_format, document, [("", comparison_table(result.comparison))], notes)

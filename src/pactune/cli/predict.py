@@ -9,6 +9,7 @@ import typer
 
 from pactune.cli.options import DelimiterOption, parse_delimiter
 from pactune.errors import RunFolderError
+from pactune.storage.user_paths import input_folder, output_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,9 @@ def predict(
     from pactune.cli.tables import TableError, read_table
     from pactune.tracking.spreadsheets import write_csv
 
+    input_folder(folder)
+    if output is not None:
+        output_file(output)
     model, module = load_table_model(folder)
     rows = read_table(table, delimiter=mark, as_text=True).rename(columns=str)
     _check(rows, model, table.name)
@@ -49,13 +53,10 @@ def predict(
 
 def _check(rows: pd.DataFrame, model: TableModel, name: str) -> None:
     """Raise unless a table has rows and all columns of the model."""
-    from pactune.cli.tables import TableError, check_columns, columns_text
+    from pactune.cli.tables import TableError, check_columns
 
     if rows.empty:
         raise TableError(f"{name} has no rows")
-    missing = [column for column in model.encoding.names if column not in rows.columns]
-    if len(missing) > 1:
-        raise TableError(f"{name} lacks {columns_text(missing)}, which the model was trained on")
     check_columns(rows, model.encoding.names)
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from pactune.cli.options import DelimiterOption, Task, parse_delimiter
-from pactune.errors import SettingError
 from pactune.report.printing import FormatOption, OutputFormat, print_result
+from pactune.storage.files import make_folder
+from pactune.storage.user_paths import output_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,7 @@ class Findings(NamedTuple):
 
 
 def select(
-    table: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="CSV or Parquet file.")],
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
     target: Annotated[str, typer.Option("--target", help="Column to predict.")],
     criterion: Annotated[CriterionName, typer.Option("--criterion", help="What to minimise.")] = CriterionName.EBIC,
     max_features: Annotated[
@@ -77,13 +78,15 @@ def select(
         "random_state": seed,
     }
     mark = parse_delimiter(delimiter)
+    typer.echo(f"select: reading {table}", err=True)
+    output_folder(output)
     from pactune.cli.tables import InferredTask, infer_task, read_table, split_target
     from pactune.selection import ForwardSelector
     from pactune.selection.comparison import compare_with_all
 
     features, values = split_target(read_table(table, delimiter=mark), target, drop or [], task=str(task))
     taken = infer_task(values) if task is Task.AUTO else InferredTask(str(task), "--task says so")
-    _make_folder(output)
+    make_folder(output, "`--output`")
     typer.echo(f"select: {len(features)} rows, {features.shape[1]} features, target {target!r}", err=True)
     chosen = ForwardSelector(task=taken.name, **settings).fit(features, values)
     compared = compare_with_all(chosen, features, values, task=taken.name, repeats=repeats) if repeats else None
@@ -109,15 +112,6 @@ def _parse_fraction(value: float) -> float:
     if not 0.0 < value < 1.0:
         raise typer.BadParameter(f"must be between 0 and 1, got {value:g}", param_hint="--validation-fraction")
     return value
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingError(
-            f"`--output` must be a folder that can be written, got {folder}: {error.strerror}"
-        ) from error
 
 
 def _write(folder: Path, chosen: ForwardSelector) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from pactune.columns import PREFIXES
 from pactune.report.printing import FormatOption, OutputFormat, print_result
+from pactune.storage.user_paths import input_file, output_folder
 
 if TYPE_CHECKING:
     from pactune.report.page import Table
@@ -24,8 +25,6 @@ def sweep(
     spec: Annotated[
         Path,
         typer.Argument(
-            exists=True,
-            dir_okay=False,
             help="TOML file that says what to build and fit. Its functions are run: read it first.",
         ),
     ],
@@ -45,10 +44,13 @@ def sweep(
 
     This runs the code that SPEC names: functions of files in its own folder, and of modules given with --allow.
     """
+    folder = output or Path("runs") / spec.stem
+    typer.echo(f"sweep: reading {spec}", err=True)
+    input_file(spec, "a spec")
+    output_folder(folder)
     from pactune.sweeps import read_spec
     from pactune.sweeps import sweep as run_sweep
 
-    folder = output or Path("runs") / spec.stem
     again = f"pactune: the same command goes on from {folder}"
     try:
         with redirect_stdout(sys.stderr):  # Ray, and the user's code, may print
@@ -58,7 +60,7 @@ def sweep(
         typer.echo(again, err=True)
         raise typer.Exit(130) from None
     page = found.write_report()
-    print_result(output_format, _document(found, page), [("", _table(found))], compact=True)
+    print_result(output_format, _document(found, page), [("", _table(found))])
     typer.echo(f"sweep: written to {page}", err=True)
     if found.status == "interrupted":
         done = sum(bool(cell.ending) for cell in found.cells)
@@ -77,13 +79,13 @@ def _document(found: SweepResult, page: Path) -> dict[str, object]:
 
 def _table(found: SweepResult) -> Table:
     from pactune.report.page import Table
-    from pactune.report.sweep import number_text, shown_columns
+    from pactune.report.sweep import cell_text, shown_columns
 
     keys = list(found.cells[0].values)
     shown = [name for name in shown_columns(found.table) if name.startswith(PREFIXES)]
     titles = [name.replace("_", " ").replace("accuracy", "acc.") for name in shown]
     rows = [
-        [*(str(row[key]) for key in [*keys, "status", "outer_steps"]), *(number_text(row[name]) for name in shown)]
+        [*(str(row[key]) for key in [*keys, "status", "outer_steps"]), *(cell_text(name, row[name]) for name in shown)]
         for row in found.table.to_dict("records")
     ]
     return Table((*keys, "status", "steps", *titles), rows)

@@ -120,8 +120,6 @@ def load_table_model(folder: Path) -> tuple[TableModel, nn.Module]:
     Raises:
         TableError: the folder holds no such model, or one of its files is damaged.
     """
-    if not folder.is_dir():
-        raise TableError(f"there is no folder {folder}")
     if not has_content(folder / DOCUMENT):
         raise TableError(f"{folder} holds no model of `pactune tune`: it has no {DOCUMENT}")
     try:

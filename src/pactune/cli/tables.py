@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pactune.errors import DataError, SettingError
 from pactune.extras import require
+from pactune.storage.user_paths import input_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,6 +17,7 @@ __all__ = [
     "InferredTask",
     "TableError",
     "check_columns",
+    "check_decimal_points",
     "check_rows",
     "check_target",
     "columns_text",
@@ -27,6 +29,8 @@ __all__ = [
 
 _MIN_ROWS = 10
 _NAMED = 5
+DECIMAL_COMMA = r"\s*[-+]?\d+,\d+\s*"
+MARKS = (";", "\t", "|", ",")  # characters that stand between values
 # Whole numbers are classes if they have at most so many different values, and so many rows per value on average.
 _MOST_CLASSES = 20
 _ROWS_PER_CLASS = 5
@@ -55,19 +59,39 @@ def read_table(path: Path, *, delimiter: str = ",", as_text: bool = False) -> pd
     """
     import pandas as pd
 
-    suffix = path.suffix.lower()
-    if suffix not in {".csv", ".parquet"}:
-        raise TableError(f"a table must be a .csv or .parquet file, got {path.name}")
-    if suffix == ".parquet":
+    parquet = input_file(path, "a table", (".csv", ".parquet")).suffix.lower() == ".parquet"
+    if parquet:
         require("pyarrow")
-    if not path.is_file():
-        raise TableError(f"there is no file {path}")
     try:
-        if suffix == ".parquet":
+        if parquet:
             return pd.read_parquet(path)
         return pd.read_csv(path, sep=delimiter, dtype=str if as_text else None)
     except (ValueError, OSError) as error:  # parser and decoding errors of pandas and pyarrow are both kinds
-        raise TableError(f"cannot read {path.name}: {' '.join(str(error).split())}") from error
+        hint = "" if parquet else _delimiter_hint(_first_line(path), delimiter)
+        raise TableError(f"cannot read {path.name}: {' '.join(str(error).split())}{hint}") from error
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.readline(10_000).rstrip("\r\n")
+    except OSError:
+        return ""
+
+
+def _delimiter_hint(header: str, delimiter: str) -> str:
+    r"""Return words about another delimiter, if the names of the columns are joined by it.
+
+    >>> _delimiter_hint("a;b;y", ",")
+    "; its names are joined by ';': use --delimiter ';'"
+    >>> _delimiter_hint("a\tb\ty", ",")
+    '; its names are joined by tabs: use --delimiter tab'
+    """
+    mark = max(MARKS, key=header.count)
+    if (delimiter and delimiter in header) or mark not in header:
+        return ""
+    words = "tabs: use --delimiter tab" if mark == "\t" else f"{mark!r}: use --delimiter {mark!r}"
+    return f"; its names are joined by {words}"
 
 
 def infer_task(values: pd.Series[Any]) -> InferredTask:
@@ -124,9 +148,10 @@ def check_columns(table: pd.DataFrame, names: list[str]) -> None:
     repeated = table.columns[table.columns.duplicated()].unique().tolist()
     if repeated:
         raise TableError(f"more than one {columns_text(repeated)}; rename them")
-    for name in names:
-        if name not in table.columns:
-            raise TableError(f"no column named {name!r}{_meant(name, list(table.columns))}")
+    missing = [name for name in names if name not in table.columns]
+    if missing:
+        many = "s" if len(missing) > 1 else ""
+        raise TableError(f"no column{many} named {_listed(missing)}{_meant(missing, list(map(str, table.columns)))}")
 
 
 def check_rows(known: int, rows: int) -> None:
@@ -154,14 +179,15 @@ def drop_columns(table: pd.DataFrame, target: str, drop: list[str]) -> pd.DataFr
     return features
 
 
-def _meant(name: str, known: list[str]) -> str:
-    """Return the rest of a message about an unknown name: the closest known one, or a delimiter in a single name."""
-    inside = [mark for mark in (";", "\t", "|", ",") if len(known) == 1 and mark in known[0]]
-    if inside:
-        return f"; the table has one column {known[0]!r}: its delimiter may be {inside[0]!r}, use --delimiter"
+def _meant(names: list[str], known: list[str]) -> str:
+    """Return the rest of a message about unknown names: a delimiter in a single name, close known names, or all."""
+    if len(known) == 1 and any(mark in known[0] for mark in MARKS):
+        return f"; the table has one column {known[0][:60]!r}{_delimiter_hint(known[0], '')}"
     lower = {other.strip().lower(): other for other in known}
-    close = get_close_matches(name.strip().lower(), lower, n=1)
-    return f"; did you mean {lower[close[0]]!r}?" if close else f"; the table has {_listed(known)}"
+    close = [match for name in names for match in get_close_matches(name.strip().lower(), lower, n=1)]
+    if close:
+        return f"; did you mean {_listed([lower[match] for match in dict.fromkeys(close)])}?"
+    return f"; the table has {_listed(known)}"
 
 
 def check_target(values: pd.Series[Any], task: str) -> None:
@@ -192,6 +218,7 @@ def _check_features(features: pd.DataFrame) -> None:
     if missing:
         raise TableError(f"missing values in {columns_text(missing)}; fill them, remove the rows, or use --drop")
     text = [name for name in features if not _is_number(features[name])]
+    check_decimal_points(features, text)
     if text:
         raise TableError(f"text or dates in {columns_text(text)}; encode as numbers or use --drop")
     infinite = [name for name in features if not _is_finite(features[name])]
@@ -202,6 +229,17 @@ def _check_features(features: pd.DataFrame) -> None:
     constant = [name for name in features if features[name].nunique() < 2]
     if constant:
         raise TableError(f"nothing varies in {columns_text(constant)}; use --drop")
+
+
+def check_decimal_points(features: pd.DataFrame, texts: list[Any]) -> None:
+    """Raise if columns of texts hold numbers with a decimal comma.
+
+    Raises:
+        TableError: at least half of the texts of a column are such numbers.
+    """
+    found = [name for name in texts if features[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).mean() >= 0.5]
+    if found:
+        raise TableError(f"numbers with a decimal comma in {columns_text(found)}; write them with a point")
 
 
 def _is_number(values: pd.Series[Any]) -> bool:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pactune.cli.options import DelimiterOption, Task, parse_delimiter
-from pactune.errors import DataError, PactuneError, RunFolderError
+from pactune.errors import DataError, RunFolderError, SettingError
+from pactune.extras import is_installed
 from pactune.report.printing import FormatOption, OutputFormat, print_result
+from pactune.storage.user_paths import output_folder
 
 if TYPE_CHECKING:
     from pactune.cli.table_model import TableModel
@@ -64,7 +66,7 @@ def tune(
     document = _document(data, result, output)
     from pactune.report.comparison import comparison_table
 
-    print_result(output_format, document, [("", comparison_table(result))], ["", result.verdict], compact=True)
+    print_result(output_format, document, [("", comparison_table(result.comparison))], ["", result.verdict])
     typer.echo(f"tune: written to {output}", err=True)
 
 
@@ -77,16 +79,9 @@ def _read(path: Path, delimiter: str, target: str, drop: list[str], task: str) -
 
 def _check_free(folder: Path) -> None:
     """Raise unless a folder is new or empty, or if it cannot be made."""
-    from pactune.cli.tables import TableError
-    from pactune.storage.files import as_folder
-
-    try:
-        as_folder("--output", folder)
-        used = folder.is_dir() and any(folder.iterdir())
-    except (PactuneError, OSError) as error:
-        raise TableError(f"`--output` must be a folder that can be written, got {folder}: {error}") from error
-    if used:
-        raise TableError(f"`--output` must be a new or empty folder, got {folder} with files in it")
+    output_folder(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise SettingError(f"`--output` must be a new or empty folder, got {folder} with files in it")
 
 
 def _fit(data: TrainingTable, model: str, settings: dict[str, Any]) -> tuple[TableModel, Result]:
@@ -116,8 +111,10 @@ def _write(folder: Path, found: TableModel, result: Result, notes: list[str]) ->
     from pactune.cli.tables import TableError
     from pactune.report.comparison import comparison_table
     from pactune.report.page import Section, write_page
+    from pactune.results.plots import history_panels
 
-    section = Section("Comparison on held-out rows", notes, [comparison_table(result)])
+    panels = history_panels(result) if is_installed("matplotlib") else []  # the model matters more than its figures
+    section = Section("Comparison on held-out rows", notes, [comparison_table(result.comparison)], panels)
     try:
         found.save(folder, result)
         write_page(folder / "report.html", f"pactune tune: {found.target}", [section], f"pactune {__version__}")

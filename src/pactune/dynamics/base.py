@@ -88,6 +88,7 @@ class Dynamics(ABC):
         differentiable: False if the step cannot be differentiated.
         uses_noise: True if the step reads `StepInputs.noise`.
         applies_prox: True if the step ends with `StepInputs.prox`.
+        same_in_graph: True if a step makes the same operations inside an autograd graph as outside of it.
         pull_back_needs_gradient: False if `pull_back` always has a closed form that does not read the gradient's value.
     """
 
@@ -97,6 +98,7 @@ class Dynamics(ABC):
     differentiable: bool = True
     uses_noise: bool = False
     applies_prox: bool = False
+    same_in_graph: bool = False
     pull_back_needs_gradient: bool = True
 
     def slots(self, params: Params) -> Slots:

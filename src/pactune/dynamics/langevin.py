@@ -45,6 +45,7 @@ class Langevin(Dynamics):
     clip: float | None = None
 
     uses_noise = True
+    same_in_graph = True
 
     @property
     def pull_back_needs_gradient(self) -> bool:  # type: ignore[override]

@@ -50,6 +50,7 @@ class SGD(Dynamics):
     clip: float | None = None
 
     applies_prox = True
+    same_in_graph = True
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)

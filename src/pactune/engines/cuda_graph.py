@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.replayed_chain import ReplayedChain
-from pactune.engines.step_programs import new_stream, step_program
+from pactune.engines.step_programs import CompiledPrograms, new_stream, step_program
 from pactune.rounds.engine import log
 
 __all__ = ["StepGraph"]
@@ -39,7 +39,8 @@ class StepGraph:
         self._hypers = [chain.static_copies(chain.hyper) for chain in chains]
         self._data = [chain.static_copies(chain.data) for chain in chains]
         self._loaded: list[list[Tensor | None]] = [[None] * len(data) for data in self._data]
-        programs = [step_program(chain, options) for chain in chains]
+        compiled = CompiledPrograms()
+        programs = [step_program(chain, options, compiled) for chain in chains]
         streams = [new_stream() for _ in chains]
 
         def body() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.joint_gradients import JointGradients
@@ -19,16 +20,50 @@ from pactune.hypergradient.records import GradientPair, StepData
 from pactune.rounds.chain import Carry
 from pactune.trees import Params
 
-__all__ = ["new_stream", "step_program"]
+__all__ = ["CompiledPrograms", "new_stream", "step_program"]
 
 
-def step_program(chain: ReplayedChain, options: GraphOptions) -> Program:
+class CompiledPrograms:
+    """Compiled recordings. Recordings of the same operations share a compiled program, since compiling takes seconds.
+
+    The chains of a grid differ in their modules, so each of them is recorded; but mostly the recordings are equal.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[GraphModule, Program]] = []
+
+    def compile(self, graph: GraphModule) -> Program:
+        """Return a recording as a compiled program."""
+        for other, known in self._known:
+            if _same_operations(graph, other):
+                return known
+        program: Program = torch.compile(graph, fullgraph=True, dynamic=False)
+        self._known.append((graph, program))
+        return program
+
+
+def _same_operations(one: GraphModule, other: GraphModule) -> bool:
+    """Return True if two recordings are the same operations with the same constants."""
+    if one.code != other.code:
+        return False
+    names = {str(node.target) for node in one.graph.find_nodes(op="get_attr")}
+    return all(_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        return one is other
+    alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+    return one is other or (alike and torch.equal(one, other))
+
+
+def step_program(chain: ReplayedChain, options: GraphOptions, compiled: CompiledPrograms) -> Program:
     """Return the steps of one chain as a function of flat tensors."""
     if options.fuse == "steps":
-        return _fused_steps(chain)
+        return _fused_steps(chain, compiled)
     segment = chain.segment
     trajectory = replace(segment.trajectory, side=new_stream() if options.two_streams else None)
-    update = _FusedUpdate(segment) if options.fuse == "updates" else None
+    update = _FusedUpdate(segment, compiled) if options.fuse == "updates" else None
     steps = Segment(trajectory, segment.measured, sums_derivatives=segment.sums_derivatives, step_from_pair=update)
     return flat_function(steps, chain.layouts)
 
@@ -41,8 +76,8 @@ def new_stream() -> torch.cuda.Stream:
 class _FusedUpdate:
     """The elementwise part of a step, which follows its two gradients, compiled."""
 
-    def __init__(self, segment: Segment) -> None:
-        self._step_from_pair = segment.step_from_pair
+    def __init__(self, segment: Segment, compiled: CompiledPrograms) -> None:
+        self._step_from_pair, self._compiled = segment.step_from_pair, compiled
         self._known: dict[TreeLayout, tuple[Program, TreeLayout]] = {}
 
     def __call__(self, carry: Carry, hyper: Params, data: StepData, pair: GradientPair) -> Carry:
@@ -65,11 +100,10 @@ class _FusedUpdate:
             result_layouts.append(result_layout)
             return flat
 
-        graph = trace(function, example)
-        return torch.compile(graph, fullgraph=True, dynamic=False), result_layouts[0]
+        return self._compiled.compile(trace(function, example)), result_layouts[0]
 
 
-def _fused_steps(chain: ReplayedChain) -> Program:
+def _fused_steps(chain: ReplayedChain, compiled: CompiledPrograms) -> Program:
     """Return a function that runs compiled steps one after the other. Steps of one kind share a compiled program."""
     segment, (carry_layout, hyper_layout, data_layout) = chain.segment, chain.layouts
     known: dict[tuple[Any, ...], Program] = {}
@@ -95,7 +129,7 @@ def _fused_steps(chain: ReplayedChain) -> Program:
                 )
                 function = flat_function(step, (carry_layout, hyper_layout, layout))
                 graph = trace(function, [*carry, *hyper, *inputs], transpose=stacked)
-                known[key] = torch.compile(graph, fullgraph=True, dynamic=False)
+                known[key] = compiled.compile(graph)
             carry = list(known[key](*carry, *hyper, *inputs))
         return carry
 

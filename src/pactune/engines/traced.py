@@ -100,7 +100,8 @@ class Traced(Engine):
         whole = WholeRound.of(chain)
         if any(whole.is_same_function(slow) for slow in self._slower):
             return None
-        if reason := whole_round_obstacle(round_chain):
+        layouts_known = [one.layouts for one in self._recordings if one.segment.is_same_function(whole)]
+        if not layouts_known and (reason := whole_round_obstacle(round_chain)):
             log.debug("the round is not recorded as a whole: %s", reason)
             return None
         start, data = read_round(round_chain)
@@ -111,13 +112,15 @@ class Traced(Engine):
             return None
         flat = [flatten(part) for part in (start, chain.hyper, data)]
         example, layouts = [tensor for tensors, _ in flat for tensor in tensors], tuple(layout for _, layout in flat)
+        if layouts_known and layouts not in layouts_known and whole_round_obstacle(round_chain):
+            return None
         recording = self._recording(self._recordings, whole, layouts, example)
         program = recording.program
         if program is None:
             return None
-        recorded = lambda: (self._changes.run(ask, problem.members[:1]), program(*example))  # noqa: E731
+        replayed = lambda: (self._changes.run(ask, problem.members[:1]), program(*example))  # noqa: E731
         asked = self.only_if_faster and recording.segment is whole  # it was recorded just now
-        if asked and _seconds(lambda: whole.run(start, chain.hyper, data)) < _seconds(recorded):
+        if asked and _seconds(lambda: whole.run(start, chain.hyper, data)) < _seconds(replayed):
             self._recordings.remove(recording)
             self._slower.append(whole)
             return None

@@ -117,7 +117,7 @@ def _newton(plan: RoundPlan, path: RecordedChain, start: Params, hyper: Params, 
     for _ in range(NEWTON_STEPS):
         state = path.states[-1]._replace(params=params)
         with forked_rng(plan.trajectory.problem.device):
-            hessian, _ = _train_risk(plan, path, hyper).products(state)
+            hessian = _train_risk(plan, path, hyper).linearize(state).hessian
             step = _solve(system.operator(lambda v: axpy(damping + shift, v, hessian(v))), system.residual)  # noqa: B023
         moved = None if step is None else sub(params, step)
         after = None if moved is None else system_at(moved)

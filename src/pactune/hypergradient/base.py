@@ -155,6 +155,13 @@ class Estimator(ABC):
         """Return the number of first steps that the λ-derivative of the risk at θ_T does not need."""
         return 0
 
+    def unrolled_steps(self, inner_steps: int) -> int:
+        """Return the number of last steps that the chain may keep in one autograd graph, in place of the estimator.
+
+        It is 0 if the estimator finds the λ-derivative of the risk in another way.
+        """
+        return 0
+
     def check(self, *, role: str, inner_steps: int, dynamics: Dynamics, count: int) -> None:
         """Raise a `SettingError` if the estimator cannot work with these settings.
 

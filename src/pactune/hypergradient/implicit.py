@@ -44,7 +44,8 @@ class Implicit(StationaryEstimator):
     relative to ‖θ_T‖. `implicit_damping` is the damping that the solver used, and `implicit_products` the number of its
     Hessian products. A warning appears if the solver had to raise its damping, if the residual is above 0.1 (except
     with `Identity`, which solves nothing), the shift above 5 % of R_V, or the distance above 0.02. A training gradient
-    that jumps near θ_T, as with abs() in a penalty, raises an error: give such a penalty a `prox`.
+    that jumps near θ_T, as with abs() in a penalty, raises an error: give such a penalty a `prox`. The outer steps 1,
+    2, 4, 8, … of a run look for jumps, because that takes as long as several Hessian products.
 
     Args:
         solver: `Identity()`, `Neumann(steps)`, `ConjugateGradient(steps)` or `Nystrom(rank, damping)`.
@@ -98,14 +99,15 @@ class _ImplicitChainEstimator(StationaryChainEstimator):
     def risk_gradient(self, final: ValueAndGradient, state: InnerState) -> Params:
         assert self._last is not None
         risk = mean_train_risk(self._trajectory, self._context, self._last.data, self._settings.batches)
-        self._check_smooth(risk, state, self._last)
-        hessian, mixed = risk.products(state)
+        gradient, hessian, mixed = risk.linearize(state)
+        if self._looks_for_jumps:
+            self._check_smooth(risk, hessian, state, self._last)
         problem, hyper, eta = self._trajectory.problem, self._context.hyper, self._learning_rate
-        support = stationary_system(problem, state.params, hyper, risk.gradient(state), eta)
+        support = stationary_system(problem, state.params, hyper, gradient(), eta)
         with torch.no_grad():
             system = self._system(support, hessian, final.by_params)
             found = self._settings.solver.solve(system)
-            self._notes = measure(system.hessian, support.residual, found.value, system.b, state.params)
+            self._notes = measure(system, found, support.residual, state.params)
         numbers = {"implicit_damping": found.damping, "implicit_products": found.products}
         self._notes |= {name: final.value.new_tensor(float(number)) for name, number in numbers.items()}
         if self._settings.warm_start:
@@ -125,13 +127,19 @@ class _ImplicitChainEstimator(StationaryChainEstimator):
         guess = support.restrict(start) if start else None
         return LinearSystem(support.operator(hessian), support.restrict(b), self._learning_rate, generator, guess)
 
-    def _check_smooth(self, risk: MeanTrainRisk, state: InnerState, last: StepRecord) -> None:
+    @property
+    def _looks_for_jumps(self) -> bool:
+        """True in the rounds 1, 2, 4, 8, … of a run, and in a round that belongs to none."""
+        inputs = self._context.inputs
+        return inputs is None or (inputs.round_index + 1).bit_count() == 1
+
+    def _check_smooth(self, risk: MeanTrainRisk, hessian: Operator, state: InnerState, last: StepRecord) -> None:
         """Raise if the training gradient jumps along a training step, or the penalty's along its own gradient step."""
         trajectory, hyper = self._trajectory, self._context.hyper
         check_smooth(
             "training risk",
             lambda params: risk.gradient(state._replace(params=params)),
-            lambda params: risk.products(state._replace(params=params))[0],
+            lambda at: hessian if at is state.params else risk.linearize(state._replace(params=at)).hessian,
             state.params,
             sub(state.params, last.state.params),
         )

@@ -69,12 +69,14 @@ class EstimatorInputs(NamedTuple):
         fresh: (i, count) ↦ the i-th of the round's `count` fresh training mini-batches, and the seed of its forward.
         generator: a name ↦ random numbers as a function of the seed, the round and the chain.
         risk_batches: the rows on which the risk at θ_T is computed. They can be iterated several times.
+        round_index: the number of rounds of the run before this one.
     """
 
     memory: Params
     fresh: Callable[[int, int], tuple[Batch, int | None]]
     generator: Callable[[str], torch.Generator]
     risk_batches: Iterable[Batch]
+    round_index: int = 0
 
 
 class LinearizedGradient(NamedTuple):

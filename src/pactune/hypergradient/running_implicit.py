@@ -63,9 +63,9 @@ class _RunningChainEstimator(StationaryChainEstimator):
         assert self._last is not None
         settings, inputs = self._settings, self._context.inputs
         risk = mean_train_risk(self._trajectory, self._context, self._last.data, settings.batches)
-        hessian, mixed = risk.products(state)
+        gradient, hessian, mixed = risk.linearize(state)
         problem, eta = self._trajectory.problem, self._trajectory.dynamics.learning_rate(self._last.state.step)
-        slope = risk.gradient(state) if problem.has_prox else {}
+        slope = gradient() if problem.has_prox else {}
         support = stationary_system(problem, state.params, self._context.hyper, slope, eta)
         alpha = settings.alpha if settings.alpha is not None else eta
         with torch.no_grad():

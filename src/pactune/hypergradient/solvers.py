@@ -30,6 +30,7 @@ Operator = Callable[[Params], Params]
 DAMPING = Rule("≥ 0 and finite", NOT_NEGATIVE.holds)
 RAISES = 30  # how often the damping is raised at most
 FACTOR = 10.0  # by which a damping is raised at least
+FEW_STEPS = 10  # up to so many steps of conjugate gradients the residual of their recursion is that of the system
 LEAST = 1e-5  # the least damping after a raise, relative to the largest curvature that was seen
 
 
@@ -68,11 +69,13 @@ class Solution(NamedTuple):
         value: v.
         products: the number of Hessian products that it took.
         damping: the number on the diagonal of the system that was solved.
+        residual: b − ∇²R_T v, without the damping; None if the solver does not know it.
     """
 
     value: Params
     products: int
     damping: float = 0.0
+    residual: Params | None = None
 
 
 class LinearSolver(ABC):
@@ -162,7 +165,8 @@ class ConjugateGradient(LinearSolver):
             found = self._descend(system, damping)
             products += found.products
             if found.negative is None:
-                return Solution(found.value, products, damping)
+                residual = None if found.residual is None else axpy(damping, found.value, found.residual)
+                return Solution(found.value, products, damping, residual)
             damping = max(FACTOR * damping, damping - 2 * found.negative, LEAST * found.largest)
             if damping == 0:
                 break
@@ -179,7 +183,7 @@ class ConjugateGradient(LinearSolver):
         stop, extra = self.tolerance * self.tolerance * dot(system.b, system.b), int(system.start is not None)
         for i in range(self.steps):
             if bool(rho <= stop):
-                return _Descent(system.from_start(v), i + extra)
+                return _Descent(system.from_start(v), i + extra, residual=residual if i <= FEW_STEPS else None)
             image = operator(direction)
             curvature, length = dot(direction, image), dot(direction, direction)
             if not bool(curvature.isfinite()):  # training diverged; the caller reports the NaN
@@ -188,7 +192,8 @@ class ConjugateGradient(LinearSolver):
             if not bool(curvature > 0):
                 return _Descent(v, i + 1 + extra, float(curvature / length), largest)
             v, residual, rho, direction = _move(v, residual, rho, direction, image, curvature)
-        return _Descent(system.from_start(v), self.steps + extra)
+        known = residual if self.steps <= FEW_STEPS else None  # rounding adds up in a long recursion
+        return _Descent(system.from_start(v), self.steps + extra, residual=known)
 
 
 class _Descent(NamedTuple):
@@ -199,12 +204,14 @@ class _Descent(NamedTuple):
         products: the number of Hessian products.
         negative: a Rayleigh quotient of the damped Hessian that is not positive; None if all were positive.
         largest: the largest ‖Hp‖/‖p‖ of all directions p.
+        residual: the residual of the damped system; None after many steps.
     """
 
     value: Params
     products: int
     negative: float | None = None
     largest: float = 0.0
+    residual: Params | None = None
 
 
 def _move(

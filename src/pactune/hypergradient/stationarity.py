@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pactune.errors import GradientError
 from pactune.hypergradient.adjoints import vjp
+from pactune.hypergradient.solvers import LinearSystem, Operator, Solution
 from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, axpy, detach, dot, leaves, norm, scale, sub, zeros_like
 
@@ -25,10 +26,8 @@ JUMPS = 0.5  # the largest share of the gradient's change on that stretch that j
 ROUNDING = 32  # times the machine epsilon: a relative change of the gradient that rounding explains
 POINTS = 16  # Hessian products with which the smooth part of the change is integrated
 
-Operator = Callable[[Params], Params]
 
-
-def measure(hessian: Operator, gradient: Params, solution: Params, b: Params, params: Params) -> Params:
+def measure(system: LinearSystem, found: Solution, gradient: Params, params: Params) -> Params:
     """Return the numbers of a linear solve ∇²R_T v = b at θ_T, with b = ∇R_V.
 
     For a quadratic risk with a positive definite H and g = ∇R_T, the distance ‖H⁻¹g‖ to the stationary point is at
@@ -40,13 +39,14 @@ def measure(hessian: Operator, gradient: Params, solution: Params, b: Params, pa
         implicit_shift: |⟨v, ∇R_T⟩|, the first-order change of R_V until training is stationary.
         implicit_distance: that lower bound, relative to ‖θ_T‖.
     """
-    length, slope = norm(b), norm(gradient)
+    length, slope = norm(system.b), norm(gradient)
     tiny = torch.finfo(length.dtype).tiny
-    curvature = dot(gradient, hessian(gradient)).abs().clamp_min(tiny)
+    residual = found.residual if found.residual is not None else sub(system.b, system.hessian(found.value))
+    curvature = dot(gradient, system.hessian(gradient)).abs().clamp_min(tiny)
     return {
         "train_gradient_norm": slope,
-        "implicit_residual": norm(sub(hessian(solution), b)) / length.clamp_min(tiny),
-        "implicit_shift": dot(solution, gradient).abs(),
+        "implicit_residual": norm(residual) / length.clamp_min(tiny),
+        "implicit_shift": dot(found.value, gradient).abs(),
         "implicit_distance": slope * (slope**2 / curvature) / norm(params).clamp_min(tiny),
     }
 

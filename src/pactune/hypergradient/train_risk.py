@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -16,10 +17,24 @@ from pactune.hypergradient.trajectory import Product, Trajectory
 from pactune.problem.data import Batch
 from pactune.trees import Params, add, axpy, leaves, sub
 
-__all__ = ["Batches", "MeanTrainRisk", "check_batches", "mean_train_risk"]
+__all__ = ["Batches", "Linearization", "MeanTrainRisk", "check_batches", "mean_train_risk"]
 
 Batches = int | Literal["all"] | None
 ALL = "all"
+
+
+class Linearization(NamedTuple):
+    """∇R_T at some θ, and the products with its derivatives there.
+
+    Attributes:
+        gradient: returns ∇R_T. A kept graph holds it, so that it is not computed twice.
+        hessian: v ↦ ∇²_θ R_T v.
+        mixed: v ↦ vᵀ ∂²R_T/∂θ∂λ.
+    """
+
+    gradient: Callable[[], Params]
+    hessian: Product
+    mixed: Product
 
 
 class MeanTrainRisk:
@@ -63,21 +78,28 @@ class MeanTrainRisk:
         value = found.value + penalty.detach()
         return ValueAndGradient(value, add(found.by_params, by_params), add(found.by_hyper, by_hyper))
 
-    def products(self, state: InnerState) -> tuple[Product, Product]:
-        """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ."""
-        kept = list(self._parts(state)) if self._keeps_graphs else None
-
-        def product(number: int) -> Product:
-            return lambda vector: _mean(
-                (part[number](vector), rows) for part, rows in (self._parts(state) if kept is None else kept)
+    def linearize(self, state: InnerState) -> Linearization:
+        """Return ∇R_T with its products."""
+        if not self._keeps_graphs:
+            return Linearization(
+                lambda: self.gradient(state),
+                lambda vector: _mean((part.hessian(vector), rows) for part, rows in self._parts(state)),
+                lambda vector: _mean((part.mixed(vector), rows) for part, rows in self._parts(state)),
             )
+        kept = list(self._parts(state))
+        if len(kept) == 1:
+            return kept[0][0]
+        return Linearization(
+            lambda: _mean((part.gradient(), rows) for part, rows in kept),
+            lambda vector: _mean((part.hessian(vector), rows) for part, rows in kept),
+            lambda vector: _mean((part.mixed(vector), rows) for part, rows in kept),
+        )
 
-        return product(0), product(1)
-
-    def _parts(self, state: InnerState) -> Iterator[tuple[tuple[Product, Product], int]]:
-        """Yield the products of every mini-batch, and its rows."""
+    def _parts(self, state: InnerState) -> Iterator[tuple[Linearization, int]]:
+        """Yield the linearization of every mini-batch, and its rows."""
         for data in self._read():
-            yield self._trajectory.train_products(state, self._hyper, data), data.train.rows
+            hessian, mixed, gradient = self._trajectory.train_products(state, self._hyper, data)
+            yield Linearization(partial(dict, gradient), hessian, mixed), data.train.rows
 
 
 def mean_train_risk(trajectory: Trajectory, context: ChainContext, last: StepData, batches: Batches) -> MeanTrainRisk:

@@ -71,17 +71,17 @@ class Trajectory:
         θ-derivative is requested or if λ enters the losses. If a penalty has its mixed derivative in closed form, λ
         needs no backward.
         """
+        if not self.objective.has_path:
+            return self.observe_gradient(state, hyper, data)
         if self.pair_suffices(by_hyper=by_hyper) and not by_params:
             return self.measure_pair(state, hyper, data, self.gradient_pair(state, hyper, data), by_hyper=by_hyper)
         graph = self._needs_graph(by_hyper=by_hyper, by_params=by_params)
         params, lambdas = leaves(state.params), leaves(hyper) if by_hyper else hyper
         gradient, reference, buffers = self._gradient_pair(params, lambdas, state.buffers, data, graph=graph)
-        if not self.objective.has_path:
-            return Observation(detach(gradient), buffers)
         with torch.enable_grad():
             context = self._context(state, data, self._factors(params, lambdas))
             train, valid = self._compared(gradient, reference, params, lambdas, context)
-        measured = self._measure(detach(train), detach(valid), _without_graph(context))
+        measured = self._measure(detach(train), detach(valid), context.without_graph())
         outputs = [(train, measured.by_train), (valid, measured.by_valid)]
         if self.objective.uses_step_size and context.factors:
             with torch.enable_grad():
@@ -141,11 +141,12 @@ class Trajectory:
             params, slots = self._move(self.dynamics, state, hyper, data, observation.gradient, donated=donated)
         return InnerState(params, slots, observation.buffers, state.step + 1)
 
-    def replay(self, state: InnerState, hyper: Params, data: StepData) -> Adjoint:
-        """Repeat a step inside an autograd graph; `state` and `hyper` are leaves or dual tensors."""
-        gradient = self._train_gradient(state.params, hyper, clone(state.buffers), data, graph=True)
+    def replay(self, state: InnerState, hyper: Params, data: StepData) -> InnerState:
+        """Return the state after a step inside an autograd graph; `state` and `hyper` are in it, or dual tensors."""
+        buffers = clone(state.buffers)
+        gradient = self._train_gradient(state.params, hyper, buffers, data, graph=True)
         params, slots = self._move(self.dynamics.pull_back_form(), state, hyper, data, gradient)
-        return Adjoint(params, slots if self.dynamics.differentiable else {})
+        return InnerState(params, slots if self.dynamics.differentiable else {}, buffers, state.step + 1)
 
     def linearize(self, record: StepRecord, *, graph: bool) -> LinearizedGradient:
         """Return ∇R_T(θ_t) of a recorded step; with `graph`, inside a new autograd graph."""
@@ -213,12 +214,12 @@ class Trajectory:
         *,
         key: int | None = None,
         derivatives: bool = True,
+        by_params: bool = True,
         risk: Callable[[Params, Params, Params, Batch], Tensor] | None = None,
     ) -> ValueAndGradient:
         """Return the risk of the objective on some rows of its sample, batch by batch, with its direct derivatives.
 
-        The loss is by default the validation loss, on training rows too. λ shapes the training loss and could lower it
-        without any effect on θ.
+        The loss is by default the validation loss, on training rows too: λ could lower the training loss directly.
 
         Args:
             state: the state at θ_T.
@@ -226,10 +227,11 @@ class Trajectory:
             batches: the rows.
             key: the seed of forwards that draw random numbers.
             derivatives: False computes the value only.
+            by_params: False leaves out the θ-derivative, which an estimator that goes back no step does not need.
             risk: another risk of one batch, without penalty.
         """
-        wanted = leaves if derivatives else detach
-        params, lambdas = wanted(state.params), wanted(hyper)
+        params = leaves(state.params) if derivatives and by_params else detach(state.params)
+        lambdas = leaves(hyper) if derivatives else detach(hyper)
         found: ValueAndGradient | None = None
         rows = 0
         for batch in batches:
@@ -239,21 +241,21 @@ class Trajectory:
                 part = (risk or self.problem.valid_risk)(params, lambdas, clone(state.buffers), own)
                 part = part if weight == 1 else weight * part
             part = part if derivatives else part.detach()  # the forward may have enabled gradients
-            gradients = vjp([({"": part}, {"": torch.ones_like(part)})], params, lambdas)
+            gradients = vjp([({"": part}, {"": torch.ones_like(part)})], params if by_params else {}, lambdas)
             rows += batch.rows
             read = ValueAndGradient(part.detach(), *gradients)
             found = read if found is None else found.mean_with(read, batch.rows / rows)
         assert found is not None
-        whole, by_params, by_hyper = sum_trees(self.ranks, {"": found.value}, found.by_params, found.by_hyper)
-        return ValueAndGradient(whole[""], by_params, by_hyper)
+        whole, *slopes = sum_trees(self.ranks, {"": found.value}, found.by_params, found.by_hyper)
+        return ValueAndGradient(whole[""], *slopes)
 
     def train_gradient(self, state: InnerState, hyper: Params, data: StepData) -> Params:
         """Return ∇R_T at θ, penalty included."""
         gradient = self.observe_gradient(state, hyper, data).gradient
         return detach(self._with_penalty(gradient, state.params, hyper))
 
-    def train_products(self, state: InnerState, hyper: Params, data: StepData) -> tuple[Product, Product]:
-        """Return v ↦ ∇²_θ R_T v and v ↦ vᵀ ∂²R_T/∂θ∂λ at θ, penalty included. All products share one graph."""
+    def train_products(self, state: InnerState, hyper: Params, data: StepData) -> tuple[Product, Product, Params]:
+        """Return v ↦ ∇²_θ R_T v, v ↦ vᵀ ∂²R_T/∂θ∂λ and ∇R_T at θ, penalty included. All products share one graph."""
         params, lambdas = leaves(state.params), leaves(hyper)
         with torch.enable_grad():
             gradient = self._train_gradient(params, lambdas, clone(state.buffers), data, graph=True)
@@ -261,6 +263,7 @@ class Trajectory:
         return (
             lambda vector: vjp([(train, vector)], params, retain=True)[0],
             lambda vector: vjp([(train, vector)], lambdas, retain=True)[0],
+            detach(train),
         )
 
     # Private parts
@@ -394,7 +397,3 @@ class Trajectory:
     def _seed(self, key: int | None) -> None:
         if self.stochastic and key is not None:
             seed_forward(self.problem.device, key)
-
-
-def _without_graph(context: PathContext) -> PathContext:
-    return context._replace(factors=detach(context.factors))

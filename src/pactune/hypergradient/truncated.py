@@ -27,7 +27,8 @@ class Truncated(Estimator):
     Args:
         k: the number of steps.
         segment: the number of steps between two states that are kept; None for k up to eight steps,
-            and for ⌈√k⌉ if there are more. The regularizer keeps every state.
+            and for ⌈√k⌉ if there are more; a small problem then keeps all steps in one graph. The regularizer keeps
+            every state.
     """
 
     k: int
@@ -52,6 +53,10 @@ class Truncated(Estimator):
     def reach(self, inner_steps: int) -> int:
         """Return k."""
         return self.k
+
+    def unrolled_steps(self, inner_steps: int) -> int:
+        """Return k, unless `segment` is given."""
+        return self.k if self.segment is None else 0
 
     def anchor(self, t: int, inner_steps: int) -> int:
         """Return t − k, or the start of the round."""

@@ -27,7 +27,7 @@ class Windowed(Estimator):
     Args:
         w: the number of steps per window, at least 1.
         segment: the number of steps between two states that are kept; None for w up to eight steps,
-            and for ⌈√w⌉ if there are more.
+            and for ⌈√w⌉ if there are more; a small problem then keeps all steps in one graph.
     """
 
     w: int
@@ -46,6 +46,10 @@ class Windowed(Estimator):
     def reach(self, inner_steps: int) -> int:
         """Return the length of a window."""
         return min(self.w, inner_steps)
+
+    def unrolled_steps(self, inner_steps: int) -> int:
+        """Return the length of the last window, unless `segment` is given."""
+        return inner_steps - self.skippable_steps(inner_steps) if self.segment is None else 0
 
     def anchor(self, t: int, inner_steps: int) -> int:
         """Return the first step of the window that holds θ_t; θ_T belongs to the last window."""

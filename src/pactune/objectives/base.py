@@ -13,7 +13,7 @@ from pactune.checks import NOT_NEGATIVE, Rule, check_number
 from pactune.errors import SettingError
 from pactune.objectives.auto_zeta import AutoZeta
 from pactune.problem import Problem
-from pactune.trees import Params, clip, leaves, split
+from pactune.trees import Params, clip, detach, leaves, split
 
 __all__ = ["REQUIRED", "MeasuredSummand", "Objective", "PathContext", "check_zeta", "clip"]
 
@@ -37,6 +37,10 @@ class PathContext(NamedTuple):
     train_rows: int
     valid_rows: int
     inverse_temperature: float | None = None
+
+    def without_graph(self) -> PathContext:
+        """Return the same inputs outside of any autograd graph."""
+        return self._replace(factors=detach(self.factors))
 
 
 class MeasuredSummand(NamedTuple):

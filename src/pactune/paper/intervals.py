@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pactune.extras import require
 
-__all__ = ["Interval", "bootstrap_interval", "mean_interval", "mean_intervals", "share_interval"]
+__all__ = ["Interval", "bootstrap_interval", "bootstrap_intervals", "mean_interval", "mean_intervals", "share_interval"]
 
 _COVERAGE = 0.95
 
@@ -64,3 +64,8 @@ def bootstrap_interval(values: Sequence[float] | NDArray[np.float64], *, resampl
     tail = 50 * (1 - _COVERAGE)
     low, high = np.percentile(array[picked].mean(1), [tail, 100 - tail])
     return Interval(mean=float(array.mean()), low=float(low), high=float(high))
+
+
+def bootstrap_intervals(table: Sequence[Sequence[float]] | NDArray[np.float64]) -> list[Interval]:
+    """Return the `bootstrap_interval` of every column of a table whose rows are repetitions."""
+    return [bootstrap_interval(column) for column in np.asarray(table, dtype=float).T]

@@ -143,6 +143,8 @@ class Ranks:
         Args:
             values: one number per chain of this rank. Shape (chains of this rank,).
         """
+        if self.count == 1 and len(values) == 1:
+            return values[0]
         return values.mean() if self.groups == 1 else self._mean(values.sum().reshape(1), len(values)).reshape(())
 
     def _mean(self, total: Tensor, count: int) -> Tensor:

@@ -176,11 +176,12 @@ def _envelope_gradient(module: Any, params: Params, sizes: StepSizes) -> Params:
 
 
 def _penalty_gradient(module: Any, params: Params) -> Params:
-    """Return the closed form if the module has one, else the derivative of its penalty."""
+    """Return the closed form if the module has one, else the derivative of its penalty; without a graph in no_grad."""
     if hasattr(module, "penalty_gradient"):
         return module.penalty_gradient(params)  # type: ignore[no-any-return]
+    graph = torch.is_grad_enabled()
     with torch.enable_grad():
         inputs = map_tree(lambda p: p if p.requires_grad else p.detach().requires_grad_(), params)
         value = module.penalty(inputs)
-        found = torch.autograd.grad(value, list(inputs.values()), create_graph=True, allow_unused=True)
+        found = torch.autograd.grad(value, list(inputs.values()), create_graph=graph, allow_unused=True)
     return {name: g for name, g in zip(inputs, found, strict=True) if g is not None}

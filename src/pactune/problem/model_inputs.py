@@ -41,6 +41,8 @@ def split_target(data: Any) -> ModelInputs | None:
     >>> split_target({"input_ids": 1, "attention_mask": 2, "labels": 3})
     ModelInputs(arguments=(), named={'input_ids': 1, 'attention_mask': 2}, target=3)
     """
+    if type(data) in (tuple, list) and len(data) > 1:  # the usual batch; its parts have no names
+        return ModelInputs(tuple(data[:-1]), {}, data[-1])
     parts = items_of(data) or []
     targets = [part for name, part in parts if str(name).lower() in TARGETS]
     named = {str(name): part for name, part in parts if name is not None and str(name).lower() not in TARGETS}

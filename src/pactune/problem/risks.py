@@ -49,6 +49,10 @@ class ModelRisks(InnerProblem):
         """Return λ, sharing its memory with the hyper module."""
         return self._tensors.hyperparameters()
 
+    def leaves(self) -> Params:
+        """Return θ as the parameters of the model."""
+        return self._tensors.params.tensors()
+
     def hyper_leaves(self) -> Params:
         """Return λ as the parameters of the hyper module, which have `.grad`."""
         return self._tensors.hyper_leaves()
@@ -121,6 +125,11 @@ class ModelRisks(InnerProblem):
     def enters_losses(self) -> bool:
         """True if the losses may depend on λ; if not, a λ-derivative needs no double backward through a loss."""
         return self._losses.general or self._losses.weighs or self._tensors.hyper_inside_model
+
+    @property
+    def shares_loss(self) -> bool:
+        """True if training and validation call one loss in the same way."""
+        return not (self._losses.general or self._losses.weighs)
 
     @property
     def predicts_with_hyper(self) -> bool:

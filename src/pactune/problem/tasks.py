@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pactune.checks import check_count, shown
 from pactune.errors import DataError, SettingError
-from pactune.nested import map_tensors
+from pactune.nested import Nesting, flatten
 from pactune.problem.data import Source, in_type
 from pactune.problem.data.changing import ExchangedSource
 from pactune.problem.loss_checks import layout
@@ -128,13 +128,10 @@ def _listed(tasks: Any) -> list[Any]:
     return list(tasks)
 
 
-def _layout(task: TaskData) -> list[Any]:
+def _layout(task: TaskData) -> tuple[Nesting, list[Any]]:
     """Return how the rows of a task look: nesting, types and shapes, without the number of rows."""
-    return [map_tensors(source.first().data, _row_form) for source in task]
-
-
-def _row_form(tensor: Tensor) -> Any:
-    return tensor.dtype, tensor.shape[1:]
+    leaves, nesting = flatten(tuple(source.first().data for source in task))
+    return nesting, [(leaf.dtype, leaf.shape[1:]) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
 def _described(task: TaskData) -> str:

@@ -6,23 +6,29 @@ import sys
 import time
 from collections.abc import Callable
 
+from pactune.results.callbacks import LINE_SECONDS, time_left
+
 __all__ = ["stderr_progress"]
 
-_PLAIN_SECONDS = 10.0
 _TERMINAL_SECONDS = 0.1
 
 
 def stderr_progress(name: str) -> Callable[[str, int, int], None]:
-    """Return a callback that shows the name of a part, its number of steps done, and of all its steps."""
+    """Return a callback that shows a part, its steps done and all its steps, and the time left for the part."""
     terminal = sys.stderr.isatty()
-    pause, last = (_TERMINAL_SECONDS if terminal else _PLAIN_SECONDS), time.monotonic()
+    pause, last = (_TERMINAL_SECONDS if terminal else LINE_SECONDS), time.monotonic()
+    begun: dict[str, tuple[float, int]] = {}  # when a part began, and at which step
 
     def show(part: str, done: int, total: int) -> None:
         nonlocal last
-        if time.monotonic() - last < pause:
+        now = time.monotonic()
+        start, first = begun.setdefault(part, (now, done))
+        if now - last < pause:
             return
-        last = time.monotonic()
-        start, end = ("\r\x1b[K", "") if terminal else ("", "\n")
-        print(f"{start}{name}: {part} {done}/{total}", end=end, file=sys.stderr, flush=True)
+        last = now
+        left = time_left(now - start, done - first, total - done)
+        before, after = ("\r\x1b[K", "") if terminal else ("", "\n")
+        words = f"{name}: {part} {done}/{total}" + (f", {left} for this part" if left else "")
+        print(f"{before}{words}", end=after, file=sys.stderr, flush=True)
 
     return show

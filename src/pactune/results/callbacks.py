@@ -16,9 +16,19 @@ from pactune.extras import is_installed, require
 if TYPE_CHECKING:
     from pactune.results.result import Result
 
-__all__ = ["Callback", "Progress", "ProgressBar", "ProgressLines", "as_callbacks", "progress_for", "report_error"]
+__all__ = [
+    "Callback",
+    "Progress",
+    "ProgressBar",
+    "ProgressLines",
+    "as_callbacks",
+    "progress_for",
+    "report_error",
+    "time_left",
+]
 
 LINE_SECONDS = 10.0  # at most one plain line in this time
+BAR_WIDTH = 16  # characters
 
 
 class Callback:
@@ -94,8 +104,8 @@ class Progress(Callback):
 
     def _time_left(self) -> str:
         """Return the time left if each part takes as long as the mean of the parts so far; empty at the end."""
-        seconds = (time.monotonic() - self._start) / (self._done - self._resumed) * (self._total - self._done)
-        return f"about {_duration(seconds)} left" if self._done < self._total else ""
+        elapsed = time.monotonic() - self._start
+        return time_left(elapsed, self._done - self._resumed, self._total - self._done)
 
     def _show(self, words: str, time_left: str) -> None:
         """Show the count, the words and the time left. Both texts may be empty."""
@@ -109,14 +119,20 @@ class ProgressBar(Progress):
         require("rich")
         from rich import progress
         from rich.console import Console
+        from rich.table import Column
 
-        columns = (progress.TextColumn("{task.fields[stage]}"), progress.BarColumn(), progress.MofNCompleteColumn())
-        words = progress.TextColumn("{task.description}")
-        self.bar = progress.Progress(*columns, words, console=Console(stderr=True), transient=True)
-        self._task = self.bar.add_task("", total=total, stage="")
+        whole, rest = Column(no_wrap=True), Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        columns = (
+            progress.TextColumn("{task.fields[stage]}", table_column=whole),
+            progress.BarColumn(bar_width=BAR_WIDTH),
+            progress.TextColumn("{task.completed}/{task.total}", table_column=whole),
+            progress.TextColumn("{task.description}", table_column=rest),
+        )
+        self.bar = progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
+        self._task = self.bar.add_task("", total=total, stage="starting")
 
     def _show(self, words: str, time_left: str) -> None:
-        text = _joined(words, time_left)
+        text = _joined(time_left, words)  # a narrow terminal cuts the end
         self.bar.update(self._task, completed=self._done, total=self._total, description=text, stage=self._stage)
 
 
@@ -175,6 +191,15 @@ def _summary(row: Row) -> str:
 
 def _joined(*texts: str) -> str:
     return ", ".join(text for text in texts if text)
+
+
+def time_left(elapsed: float, done: int, left: int) -> str:
+    """Return the time left if each part takes as long as the mean of the parts so far; empty if that is not known.
+
+    >>> time_left(10.0, 5, 20), time_left(10.0, 0, 20), time_left(10.0, 5, 0)
+    ('about 40 s left', '', '')
+    """
+    return f"about {_duration(elapsed / done * left)} left" if done > 0 and left > 0 else ""
 
 
 def _duration(seconds: float) -> str:

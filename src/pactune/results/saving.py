@@ -50,7 +50,7 @@ from pactune.storage.schema import (
 )
 from pactune.trees import Params
 
-__all__ = ["FORMAT", "load_result", "save_result"]
+__all__ = ["DOCUMENT", "FORMAT", "load_result", "read_document", "save_result"]
 
 FORMAT = 1
 KIND = "pactune result"
@@ -122,7 +122,7 @@ def _check_free(folder: Path) -> None:
         return
     if has_content(folder / DOCUMENT):
         try:
-            _read_document(folder)
+            read_document(folder)
         except RunFolderError as error:
             raise RunFolderError(f"`folder` {folder} cannot be replaced: {error}; or choose another folder") from error
         return
@@ -207,7 +207,7 @@ def _module(role: str, given: nn.Module | None, weights: Params, kind: str) -> n
 
 def _read(folder: Path) -> tuple[dict[str, Any], Params]:
     """Return the checked content of both files."""
-    body = _read_document(folder)
+    body = read_document(folder)
     data = read_plain(folder / body["weights"])
     if body["weights"] != f"weights-{_digest(data)}.safetensors":
         raise RunFolderError(f"{folder / body['weights']} is damaged: its checksum is wrong")
@@ -220,7 +220,12 @@ def _read(folder: Path) -> tuple[dict[str, Any], Params]:
     return body, tensors
 
 
-def _read_document(folder: Path) -> dict[str, Any]:
+def read_document(folder: Path) -> dict[str, Any]:
+    """Return the checked content of `result.json`: the fields of `FIELDS`, and what is said about the weights.
+
+    Raises:
+        RunFolderError: the folder holds no result, is damaged, or is of another format.
+    """
     path = folder / DOCUMENT
     if not has_content(path):
         raise RunFolderError(f"`folder` {folder} holds no result: there is no {DOCUMENT}{_hint(folder)}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pactune.hypergradient.base import ChainContext, ChainEstimator
+from pactune.hypergradient.one_graph import OneGraph, fits_in_one_graph
 from pactune.hypergradient.records import (
     EstimatorInputs,
     InnerState,
@@ -20,7 +21,7 @@ from pactune.hypergradient.records import (
 )
 from pactune.problem.data import Batch
 from pactune.rounds.plan import RoundPlan
-from pactune.trees import Params
+from pactune.trees import Params, add
 
 __all__ = ["Carry", "Chain", "ChainEnd"]
 
@@ -93,6 +94,7 @@ class Chain:
         problem = plan.trajectory.problem
         self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
         self._first_needed = plan.risk_estimator.skippable_steps(plan.inner_steps)
+        self._graph: OneGraph | None = None
         self._risk_side: ChainEstimator | None = None
         self._path_side: ChainEstimator | None = None
         if plan.derivatives:
@@ -103,6 +105,12 @@ class Chain:
 
     def step(self, data: StepData, hyper: Params) -> tuple[Tensor | None, Params | None]:
         """Measure at θ_t, then move; return q_t, and its λ-derivative if it is known at once."""
+        if self._enters_graph(data):
+            self._graph = OneGraph(self.plan.trajectory, self._context, self._state)
+        if self._graph is not None:
+            self._state, self._owned = self._graph.step(data), True
+            self._context.advance(1)
+            return None, None
         record = StepRecord(self._state, data, hyper)
         derivative = None
         if self._keeps_graph:
@@ -149,11 +157,26 @@ class Chain:
             for side in {id(s): s for s in (self._risk_side, self._path_side) if s is not None}.values():
                 side.add_step(record)
 
+    def _enters_graph(self, data: StepData) -> bool:
+        """True if the next step is the first one that the risk estimator needs, and all of them fit in one graph."""
+        plan, length = self.plan, self._context.length
+        if self._graph is not None or self._risk_side is None or length != self._first_needed:
+            return False
+        steps = plan.risk_estimator.unrolled_steps(plan.inner_steps)
+        return length + steps == plan.inner_steps and fits_in_one_graph(plan.trajectory, self._state, data, steps)
+
     @property
     def _keeps_graph(self) -> bool:
-        """True if the next step measures nothing and the risk estimator soon differentiates its training gradient."""
-        measures_nothing = not self.plan.trajectory.objective.has_path
-        return measures_nothing and self._risk_side is not None and self._risk_side.keeps_graph
+        """True if the next step measures nothing and the risk estimator soon differentiates its training gradient.
+
+        The pull-back ends at the first step that the estimator needs. It goes through the gradient of that step only if
+        λ is in the loss or in θ_0.
+        """
+        trajectory = self.plan.trajectory
+        if trajectory.objective.has_path or self._risk_side is None or not self._risk_side.keeps_graph:
+            return False
+        from_start = self._first_needed == 0 and self.drawn is not None and trajectory.problem.has_initial
+        return self._context.length != self._first_needed or trajectory.problem.enters_losses or from_start
 
     def measures(self, t: int) -> bool:
         """Return True if Δ_t is measured at step t of the round."""
@@ -195,8 +218,16 @@ class Chain:
             key: the seed of forwards that draw random numbers.
         """
         trajectory, stride, derivatives = self.plan.trajectory, self.plan.path_stride, self._risk_side is not None
-        final = trajectory.final_risk(self._state, self.hyper, batches, key=key, derivatives=derivatives)
-        gradient = self._risk_side.risk_gradient(final, self._state) if self._risk_side is not None else {}
+        estimator = self.plan.risk_estimator
+        by_params = estimator.stationary or estimator.reach(self.plan.inner_steps) > 0
+        final = trajectory.final_risk(
+            self._state, self.hyper, batches, key=key, derivatives=derivatives, by_params=by_params
+        )
+        gradient: Params = {}
+        if self._graph is not None:
+            gradient = add(final.by_hyper, self._graph.pull_back(final.by_params))
+        elif self._risk_side is not None:
+            gradient = self._risk_side.risk_gradient(final, self._state)
         path = self._path_side.path_gradient() if self._path_side is not None else {}
         notes, memory = (self._risk_side.notes, self._risk_side.memory) if self._risk_side is not None else ({}, {})
         if stride == 1:

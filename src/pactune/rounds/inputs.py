@@ -74,7 +74,7 @@ class RunInputs:
         def generator(name: str) -> torch.Generator:
             return self.streams.generator("estimator", name, round_index, chain)
 
-        return EstimatorInputs(memory, fresh, generator, risk_batches)
+        return EstimatorInputs(memory, fresh, generator, risk_batches, round_index)
 
     def risk_batches(self, sample: Source, round_index: int) -> Iterable[Batch]:
         """Return the rows of a sample on which a round computes the risk at θ_T. All chains get the same rows."""

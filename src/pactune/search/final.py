@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
+from pactune.columns import Row
 from pactune.problem import Problem
 from pactune.problem.data import as_source
 from pactune.results.callbacks import Callback
@@ -15,12 +18,13 @@ from pactune.results.verdict import Verdict
 from pactune.search.many import outer_optimizer
 from pactune.search.training import InnerLoop, start_run
 from pactune.stacking.runner import Runner
+from pactune.tracking.journal import Journal
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import Choice, FitSettings
 from pactune.tuning.listeners import Listeners
 from pactune.tuning.recording import check_folder, recorded_in
 
-__all__ = ["FinalRun", "check_final", "final_fit"]
+__all__ = ["FinalRun", "check_final", "final_fit", "record_comparison"]
 
 
 class FinalRun(NamedTuple):
@@ -44,6 +48,13 @@ def check_final(problem: Problem, test: Any, run_dir: Any, *, resume: bool) -> N
     if test is not None:
         problem.try_test(as_source(test, role="test", device=problem.device))
     check_folder(run_dir, resume=resume)
+
+
+def record_comparison(run_dir: str | Path | None, rows: Sequence[Row], *, tuned: bool) -> None:
+    """Append the comparison of the procedures to the journal, from which `pactune report` shows it."""
+    if run_dir is not None:
+        with Journal(Path(run_dir)) as journal:
+            journal.append("comparison", rows=list(rows), tuned=tuned)
 
 
 def final_fit(

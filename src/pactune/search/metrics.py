@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from pactune.checks import shown
+from pactune.columns import is_share
 from pactune.errors import PactuneError, SettingError
 from pactune.extras import require
 from pactune.search.temperatures import losses_of_classes, losses_of_one_logit
@@ -35,7 +37,7 @@ class Metric(NamedTuple):
     @property
     def percent(self) -> bool:
         """True if the number is shown in percent."""
-        return self.name in ("accuracy", "balanced accuracy")
+        return is_share(self.name)
 
     def shown(self, value: float) -> str:
         """Return a value with its unit.
@@ -158,15 +160,14 @@ def scorer_named(name: str) -> Any:
         SettingError: scikit-learn has no scorer of this name.
     """
     require("sklearn")
-    from sklearn.metrics import get_scorer
+    from sklearn.metrics import get_scorer, get_scorer_names
 
     try:
         return get_scorer(name)
     except ValueError as error:
-        raise SettingError(
-            f"`metric` must be the name of a scikit-learn scorer, got {name!r}; sklearn.metrics.get_scorer_names() "
-            "lists them"
-        ) from error
+        close = get_close_matches(name, get_scorer_names(), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "sklearn.metrics.get_scorer_names() lists them"
+        raise SettingError(f"`metric` must be the name of a scikit-learn scorer, got {name!r}; {hint}") from error
 
 
 def _scorer(name: str, binary: bool) -> Metric:

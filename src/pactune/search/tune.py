@@ -25,7 +25,7 @@ from pactune.results.callbacks import Progress, progress_for
 from pactune.results.result import Result
 from pactune.search.comparison import Procedure, compare
 from pactune.search.decays import MOST_DECAYS, ROUNDS, Scalars, candidates, search_scalars, with_decay
-from pactune.search.final import FinalRun, check_final, final_fit
+from pactune.search.final import FinalRun, check_final, final_fit, record_comparison
 from pactune.search.learning_rate import MOMENTUM, find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
@@ -147,6 +147,7 @@ def tune(
         result = final_fit(
             problem, final, runner, found.comparison.verdict, test=test, progress=shown, run_dir=run_dir, resume=resume
         )
+        record_comparison(run_dir, found.comparison.rows, tuned=final.tuned)
         settings = {**result.settings, "learning_rate": found.learning_rate}
         return replace(result, comparison=found.comparison.rows, settings=settings)
 

@@ -93,15 +93,19 @@ def check_plain(path: Path) -> None:
         return
 
 
-def read_plain(path: Path) -> bytes:
-    """Return the content of a plain file.
+def read_plain(path: Path, *, most: int | None = None) -> bytes:
+    """Return the content of a plain file, or its first bytes.
+
+    Args:
+        path: the file.
+        most: how many bytes to read; None reads all.
 
     Raises:
         RunFolderError: the file cannot be read or is not plain.
     """
     descriptor = open_plain(path, os.O_RDONLY)
     try:
-        return read_all(descriptor)
+        return read_all(descriptor) if most is None else os.read(descriptor, most)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {_reason(error)}") from error
     finally:

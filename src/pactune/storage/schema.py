@@ -134,7 +134,7 @@ def record(required: dict[str, Check], possible: dict[str, Check] | None = None)
 
 _VERSIONS = named(text)
 _ENDING: dict[str, Check] = {"kept_run": text, "kept_step": count, "verdict": text, "error": text}
-_ENDING |= {"zeta": optional(number), "kept_zeta": optional(number)}
+_ENDING |= {"zeta": optional(number), "kept_zeta": optional(number), "pays": optional(flag)}
 _LINES: dict[str, Check] = {
     "start": record({}, {"settings": mapping, "versions": _VERSIONS, "name": text}),
     "resume": record({"outer_steps_done": count}, {"versions": _VERSIONS}),

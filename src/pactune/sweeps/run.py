@@ -15,7 +15,7 @@ from pactune.sweeps.cell_settings import CellFit, Resources
 from pactune.sweeps.cell_state import CellState
 from pactune.sweeps.cluster import connected
 from pactune.sweeps.display import Display, open_display
-from pactune.sweeps.result import CellResult, SweepResult
+from pactune.sweeps.result import SweepResult, cell_result
 from pactune.sweeps.worker import CellTask, Failure, run_cell
 from pactune.tracking.journal import Journal, read_lines
 from pactune.tracking.run_folder import versions_of
@@ -97,7 +97,7 @@ def sweep(
                 state.interrupt()
         display(states)
         arguments = {**fit.arguments(), "test": test}
-        result = SweepResult(root, [CellResult.of(state) for state in states], build, arguments)
+        result = SweepResult(root, [cell_result(state) for state in states], build, arguments)
         journal.append("end", status=result.status)
     return result
 

@@ -98,9 +98,9 @@ def _parse_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise SettingError(f"cannot read {path.name}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # from the decoder and the parser
-        raise SettingError(f"{path.name} is no valid TOML: {error}") from error
+        raise SettingError(f"cannot read {path.name}: it is no valid TOML: {error}") from error
 
 
 class _FunctionLoader:

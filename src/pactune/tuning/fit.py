@@ -266,4 +266,5 @@ def _ending(result: Result, done: int, failure: DivergenceError | None) -> Row:
     """Return the fields of the journal's last line."""
     ending: Row = {"status": result.status, "outer_steps_done": done, "zeta": result.zeta}
     ending |= {"kept_run": result.kept_run, "kept_step": result.kept_step, "verdict": result.verdict}
+    ending["pays"] = result.pays
     return ending if failure is None else {**ending, "error": str(failure)}

@@ -188,7 +188,7 @@ class OuterRun:
         """Run one round and leave the λ-gradient in `.grad`, for a loop that steps the optimizer itself."""
         plan, samples = self._single_plan, self.problem.seen_samples
         if self._checked:  # θ comes from the last round, and λ may come from anywhere
-            SEEN_DATA.go_on(self.problem.model.parameters(), samples)
+            SEEN_DATA.go_on(self.problem.leaves().values(), samples)
             SEEN_DATA.begin_fit(self.problem.hyper_leaves().values(), samples)
         else:
             SEEN_DATA.begin_fit(self.problem.tensors(), samples)
@@ -203,8 +203,8 @@ class OuterRun:
         objective = found.objective
         check_interrupt()
         self.accept(found)
-        if found.concern:
-            warn_user(found.concern)
+        if concern := found.concern:
+            warn_user(concern)
         self.publish(self.chains)
         check_interrupt()
         return objective

@@ -11,7 +11,7 @@ from pactune.drawing import Line, Panel
 from pactune.paper.certificates.studies import summarise
 from pactune.report.page import Section, Table, write_page
 
-__all__ = ["HEADER", "table_rows", "write_certificate_page"]
+__all__ = ["HEADER", "certificate_sections", "table_rows", "write_certificate_page"]
 
 HEADER = (
     "study",
@@ -41,6 +41,11 @@ def table_rows(studies: dict[str, Row]) -> list[list[str]]:
 
 def write_certificate_page(studies: dict[str, Row], path: Path) -> Path:
     """Write `report.html`."""
+    return write_page(path, "Certificates", certificate_sections(studies), f"pactune {__version__}")
+
+
+def certificate_sections(studies: dict[str, Row]) -> list[Section]:
+    """Return the sections of the certificates: the table of all studies, then the figures of each grid."""
     sections = [Section("Certified error rates", WORDS, [Table(HEADER, table_rows(studies))])]
     for name, study in studies.items():
         if study["kind"] == "train side" and len(study["rows"]) > 4:
@@ -49,7 +54,7 @@ def write_certificate_page(studies: dict[str, Row], path: Path) -> Path:
             ]
             figures = [_figure(name, study["rows"], posterior) for posterior in study["settings"]["posteriors"]]
             sections.append(Section(name, words, figures=figures))
-    return write_page(path, "Certificates", sections, f"pactune {__version__}")
+    return sections
 
 
 def _cells(line: Row) -> list[str]:
@@ -74,7 +79,7 @@ def _figure(name: str, rows: list[Row], posterior: str) -> Panel:
         of_beta = [row for row in chosen if row["beta"] == beta]
         lr = min(rates, key=lambda rate: min(r["certificate"] for r in of_beta if r["lr"] == rate))
         shown = sorted((r for r in of_beta if r["lr"] == lr), key=lambda r: r["steps"])
-        x = [float(row["steps"]) for row in shown]
+        x = [row["steps"] for row in shown]
         lines.append(Line(f"certificate, β {beta:g}, η {lr:g}", x, [r["certificate"] for r in shown], "solid", color))
         lines.append(Line(f"test error, β {beta:g}", x, [r["test_error"] for r in shown], "dot", color))
     on = "S_T ∪ S_V" if posterior == "union" else "S_T"

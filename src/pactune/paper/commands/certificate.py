@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from pactune.paper.commands.options import Output, Quick
+from pactune.paper.commands.options import Output, Quick, begin
 from pactune.report.printing import FormatOption, OutputFormat, print_result
+from pactune.storage.user_paths import input_folder
 
 __all__ = ["certificate"]
 
@@ -16,14 +17,15 @@ __all__ = ["certificate"]
 def certificate(
     output: Output = None,
     quick: Quick = False,
-    mnist: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="Folder with the MNIST idx files or mnist.npz.")
-    ] = None,
+    mnist: Annotated[Path | None, typer.Option(help="Folder with the MNIST idx files or mnist.npz.")] = None,
     device: Annotated[str, typer.Option(help="Where MNIST runs; cuda unless there is time.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the splits.")] = 0,
     output_format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Certify error rates over grids declared beforehand."""
+    home = begin("certificate", output or Path("runs") / "certificate")
+    if mnist is not None:
+        input_folder(mnist)
     from pactune.paper.certificates import studies
     from pactune.paper.certificates.page import HEADER, table_rows, write_certificate_page
     from pactune.report.page import Table
@@ -32,7 +34,7 @@ def certificate(
     def report(words: str) -> None:
         typer.echo(f"certificate: {words}", err=True)
 
-    folder = RunFolder(output or Path("runs") / "certificate")
+    folder = RunFolder(home)
     settings = {"seed": seed, "quick": quick, "mnist": mnist is not None, "device": device}
     with folder.run("certificate", settings):
         found = studies.digits_studies(seed, quick=quick, record=folder.append, report=report)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pactune.paper.commands.options import Output, Quick
+from pactune.paper.commands.options import Output, Quick, begin
 from pactune.report.printing import FormatOption, OutputFormat, print_result
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def freedman_null(
 
 def _run(name: str, output: Path | None, *, quick: bool, seeds: int | None) -> dict[str, Any]:
     """Run the study into its folder and draw its figures; return its results."""
+    home = begin(name, output or Path("runs") / name)
     from pactune.paper.freedman.figures import draw_figures, figure_data
     from pactune.paper.freedman.study import FreedmanStudy, run_study
     from pactune.report.progress import stderr_progress
@@ -46,7 +47,7 @@ def _run(name: str, output: Path | None, *, quick: bool, seeds: int | None) -> d
     null = name == "freedman-null"
     study = FreedmanStudy.quick(null=null) if quick else FreedmanStudy(null=null)
     study = replace(study, seeds=seeds or study.seeds)
-    folder = RunFolder(output or Path("runs") / name)
+    folder = RunFolder(home)
     with folder.run(name, study.settings()):
         results = run_study(study, record=folder.append, progress=stderr_progress(name))
         folder.write_results(results)

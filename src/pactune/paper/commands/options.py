@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 import typer
 
 from pactune.report.printing import FormatOption, OutputFormat
+from pactune.storage.user_paths import output_folder
 
-__all__ = ["Data", "Model", "Options", "Output", "Quick", "numbers"]
+__all__ = ["Data", "Model", "Options", "Output", "Quick", "begin", "numbers"]
 
 Output = Annotated[Path | None, typer.Option("--output", help="Run folder; runs/ITEM by default.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it works.")]
@@ -56,6 +57,16 @@ class Options:
     engine: Annotated[Engine, typer.Option(help="How the inner loops are run.")] = "auto"
     quick: Annotated[bool, typer.Option("--quick", help="A small version; on digits where there are no files.")] = False
     output_format: FormatOption = OutputFormat.TABLE
+
+
+def begin(name: str, folder: Path) -> Path:
+    """Say where the results go, before anything slow is imported; return the folder.
+
+    Raises:
+        SettingError: the folder cannot be written.
+    """
+    typer.echo(f"{name}: results go to {folder}", err=True)
+    return output_folder(folder)
 
 
 def numbers(text: str) -> tuple[int, ...]:

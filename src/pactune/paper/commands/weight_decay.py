@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
-from pactune.paper.commands.options import Data, Model, Options, numbers
+from pactune.paper.commands.options import Data, Model, Options, begin, numbers
 from pactune.report.printing import print_result
 
 if TYPE_CHECKING:
@@ -94,13 +94,14 @@ COMMANDS = (
 
 def _run(command: _Command, options: Options) -> None:
     """Run the studies of a command, write their figures and the report, and print their tables."""
-    from pactune.paper.weight_decay.page import study_sections
+    begin(command.name, options.output)
+    from pactune.paper.contents import study_contents
     from pactune.report.folder import write_report
 
     studies = _studies(command, options)
     _run_studies(command, options, studies)
     sections = _save_figures(options.output, {study.name for study in studies})
-    page = write_report(options.output, studies=study_sections(options.output))
+    page = write_report(options.output, studies=study_contents(options.output))
     typer.echo(f"{command.name}: written to {options.output}, report: {page}", err=True)
     tables = [(section.heading, table) for section in sections for table in section.tables]
     print_result(options.output_format, [_document(section) for section in sections], tables)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pactune.drawing import BLUE, GREEN, GREY, ORANGE, RED, Line, Panel, draw_panels
 from pactune.report.figure_files import save_figures
+from pactune.report.page import Section
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["Band", "FigureData", "draw_figures", "figure_data"]
+__all__ = ["Band", "FigureData", "draw_figures", "figure_data", "freedman_sections"]
 
 _TITLES = {
     "validation": "Eq. 1: validation risk",
@@ -37,8 +35,8 @@ class FigureData(NamedTuple):
         null: True for the problem with no true predictor.
         one: curves on data seed 0; those of Eq. 5 have intervals over the Monte-Carlo chains.
         many: means over data seeds, with intervals over these.
-        one_note: describes the intervals of `one`.
-        many_note: describes the intervals of `many`.
+        one_band: describes the intervals of `one`.
+        many_band: describes the intervals of `many`.
         ablation: mean number of selected features for every ζ, as lists over β.
         betas: labels of the β of the ablation.
     """
@@ -46,8 +44,8 @@ class FigureData(NamedTuple):
     null: bool
     one: dict[str, dict[str, Band]]
     many: dict[str, dict[str, Band]]
-    one_note: str
-    many_note: str
+    one_band: str
+    many_band: str
     ablation: dict[str, list[float | None]]
     betas: list[str]
 
@@ -68,8 +66,8 @@ def figure_data(results: dict[str, Any]) -> FigureData:
         null=settings["null"],
         one=one,
         many=many,
-        one_note=f"data seed 0; shaded: 95 % interval over {results['chains']['chains']} chains",
-        many_note=f"mean over {settings['seeds']} data seeds, exact; shaded: 95 % interval",
+        one_band=f"95 % interval of the mean, {results['chains']['chains']} chains",
+        many_band=f"95 % interval of the mean, {settings['seeds']} data seeds",
         ablation=ablation,
         betas=betas,
     )
@@ -77,15 +75,24 @@ def figure_data(results: dict[str, Any]) -> FigureData:
 
 def draw_figures(data: FigureData, folder: Path) -> list[Path]:
     """Draw every figure as PNG and PDF into a folder; return the files."""
-    return save_figures(
-        {
-            "objective-chains": _objective_figure(data, data.one, data.one_note),
-            "objective-seeds": _objective_figure(data, data.many, data.many_note),
-            "validation-r2": _r2_figure(data),
-            "ablation": _ablation_figure(data),
-        },
-        folder,
-    )
+    return save_figures({name: draw_panels(panels, title) for name, title, panels in _figures(data)}, folder)
+
+
+def freedman_sections(results: dict[str, Any], name: str) -> list[Section]:
+    """Return a section per figure of a study, with the panels of the figure."""
+    return [Section(f"{name}: {title}", figures=panels) for _, title, panels in _figures(figure_data(results))]
+
+
+def _figures(data: FigureData) -> list[tuple[str, str, list[Panel]]]:
+    """Return the file name, the title and the panels of every figure."""
+    problem = "no true predictor" if data.null else "two true predictors"
+    paradox = f"Freedman's paradox, {problem}"
+    return [
+        ("objective-chains", f"{paradox}, data seed 0", _objective_panels(data, data.one, data.one_band)),
+        ("objective-seeds", f"{paradox}, mean over data seeds", _objective_panels(data, data.many, data.many_band)),
+        ("validation-r2", f"Validation R², {problem}", _r2_panels(data)),
+        ("ablation", f"What noise and regularizer do, {problem}", [_ablation_panel(data)]),
+    ]
 
 
 def _band(intervals: Sequence[dict[str, float]]) -> Band:
@@ -96,13 +103,9 @@ def _flat(values: list[float]) -> Band:
     return Band(values, values, values)
 
 
-def _problem(data: FigureData) -> str:
-    return "no true predictor" if data.null else "two true predictors"
-
-
-def _objective_figure(data: FigureData, curves: dict[str, dict[str, Band]], note: str) -> Figure:
-    """Draw test error (left axis) against objective (right axis) for each criterion."""
-    panels = [
+def _objective_panels(data: FigureData, curves: dict[str, dict[str, Band]], band: str) -> list[Panel]:
+    """Return test error (left axis) against objective (right axis) for each criterion."""
+    return [
         Panel(
             title,
             "number of features",
@@ -111,30 +114,30 @@ def _objective_figure(data: FigureData, curves: dict[str, dict[str, Band]], note
             right=[_line("objective", curves[name]["objective"], RED, "dash")],
             right_title="objective",
             verticals=_true_size(data),
+            band_title=band,
         )
         for name, title in _TITLES.items()
     ]
-    return draw_panels(panels, f"Freedman's paradox, {_problem(data)} ({note})")
 
 
-def _r2_figure(data: FigureData) -> Figure:
-    """Draw the validation R² of the paths that Eq. 1 and Eq. 5 take."""
-    one = f"{data.one_note}\nEq. 5 with the dynamics' noise in θ_T"
-    many = f"{data.many_note}\nleast-squares fits"
-    panels = [_r2_panel(data, data.one, one), _r2_panel(data, data.many, many)]
-    return draw_panels(panels, f"Validation R², {_problem(data)}")
+def _r2_panels(data: FigureData) -> list[Panel]:
+    """Return the validation R² of the paths that Eq. 1 and Eq. 5 take."""
+    one = "data seed 0, Eq. 5 with the dynamics' noise in θ_T"
+    many = "mean over data seeds, least-squares fits"
+    return [_r2_panel(data, data.one, one, data.one_band), _r2_panel(data, data.many, many, data.many_band)]
 
 
-def _r2_panel(data: FigureData, curves: dict[str, dict[str, Band]], note: str) -> Panel:
+def _r2_panel(data: FigureData, curves: dict[str, dict[str, Band]], title: str, band: str) -> Panel:
     lines = [
         _line("Eq. 5: PAC-Bayes", curves["pac-bayes"]["validation_r2"], BLUE),
         _line("Eq. 1: validation risk", curves["validation"]["validation_r2"], RED, "dash"),
     ]
-    return Panel(note, "number of features", "validation R²", lines, verticals=_true_size(data))
+    titles = (title, "number of features", "validation R²")
+    return Panel(*titles, lines, verticals=_true_size(data), band_title=band)
 
 
-def _ablation_figure(data: FigureData) -> Figure:
-    """Draw the number of selected features over β for every ζ."""
+def _ablation_panel(data: FigureData) -> Panel:
+    """Return the number of selected features over β for every ζ."""
     lines = []
     styles = ((BLUE, "solid"), (ORANGE, "dash"), (GREEN, "dashdot"))
     for (color, dash), (zeta, name) in zip(styles, _ZETA_NAMES.items(), strict=True):
@@ -143,14 +146,14 @@ def _ablation_figure(data: FigureData) -> Figure:
     true = 0 if data.null else 2
     lines.append(Line("true features", [0, len(data.betas) - 1], [true, true], "dot", GREY))
     ticks = ["∞" if beta == "inf" else beta for beta in data.betas]
-    panel = Panel("", "β = τ/n", "features selected (mean)", lines, ticks=ticks)
-    return draw_panels([panel], f"What noise and regularizer do, {_problem(data)}")
+    return Panel("features selected", "β = τ/n", "features selected (mean)", lines, ticks=ticks)
 
 
 def _line(label: str, band: Band, color: int, dash: str = "solid") -> Line:
-    return Line(label, range(len(band.mean)), band.mean, dash, color, (band.low, band.high))
+    interval = None if band.low == band.high else (band.low, band.high)
+    return Line(label, range(len(band.mean)), band.mean, dash, color, interval)
 
 
 def _true_size(data: FigureData) -> list[tuple[float, str]]:
     """Return the vertical line at the number of true predictors, if there are any."""
-    return [] if data.null else [(2, "")]
+    return [] if data.null else [(2, "two true predictors")]

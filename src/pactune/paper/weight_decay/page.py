@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from pactune.paper.weight_decay.method_tables import gains_table, methods_table, ordered
-from pactune.paper.weight_decay.records import StudyRecord, read_studies
+from pactune.paper.weight_decay.records import StudyRecord
 from pactune.paper.weight_decay.sections import SECTION_PARTS, study_section
 from pactune.report.page import Section
 
@@ -23,11 +22,11 @@ WORDS = (
 )
 
 
-def study_sections(home: Path) -> list[Section]:
-    """Return the sections of all weight-decay studies in a folder, the comparison of the methods first."""
-    studies = [study for study in read_studies(home) if study.item in SECTION_PARTS and study.records]
-    studies.sort(key=lambda study: (list(SECTION_PARTS).index(study.item), study.name))
-    return [*_overview(studies), *map(study_section, studies)]
+def study_sections(studies: Sequence[StudyRecord]) -> list[Section]:
+    """Return the sections of weight-decay studies, the comparison of the methods first."""
+    shown = [study for study in studies if study.item in SECTION_PARTS and study.records]
+    shown.sort(key=lambda study: (list(SECTION_PARTS).index(study.item), study.name))
+    return [*_overview(shown), *map(study_section, shown)]
 
 
 def _overview(studies: Sequence[StudyRecord]) -> list[Section]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any, NamedTuple
 from pactune.columns import Row
 from pactune.errors import DataError, RunFolderError
 from pactune.paper.weight_decay.record_schema import COLUMNS, check_groups, check_run, check_study
+from pactune.report.folder import folders_under
 from pactune.storage.documents import decode_floats, encode_floats, parse_json
-from pactune.storage.files import check_name, folder_inside, make_folder, read_plain, write_atomically
+from pactune.storage.files import check_name, folder_inside, has_content, make_folder, read_plain, write_atomically
 from pactune.storage.schema import SchemaError, count
+from pactune.storage.user_paths import input_folder
 from pactune.tracking.journal import JOURNAL, read_lines, starts_of
 from pactune.tracking.status import journal_is_finished
 from pactune.tuning.cells import Cell, find_cells
@@ -22,6 +25,7 @@ __all__ = ["CELLS", "RunRecord", "StudyRecord", "export_study", "read_studies"]
 
 CELLS = "cells"  # folder of all runs; studies share them
 FORMAT = "pactune study 1"
+EXPORTED = re.compile(rb'\s*\{\s*"format"\s*:')  # the beginning of an exported file
 RUNNING = {"status": "running"}
 
 
@@ -82,28 +86,18 @@ class StudyRecord(NamedTuple):
 
 
 def read_studies(home: Path) -> list[StudyRecord]:
-    """Return every study in a folder: those in run folders, and those exported as JSON.
+    """Return every study under a folder: those in run folders, and those exported as JSON.
 
     Raises:
-        DataError: there is no such folder, or a study does not fit the schema.
+        SettingError: there is no such folder.
+        DataError: a study does not fit the schema.
         RunFolderError: a journal or an exported file is not a plain file.
     """
-    if not _is_folder(home):
-        where = str(home)[:200]
-        raise DataError(
-            f"no folder {where}; name the folder that `pactune reproduce` wrote or that holds exported JSON"
-        )
-    folders = [path.parent for path in (home / JOURNAL, *sorted(home.glob(f"*/{JOURNAL}"))) if path.exists()]
-    found = [_read_study(folder) for folder in folders]
-    return [study for study in found if study is not None] + list(_read_exported(sorted(home.glob("*.json"))))
-
-
-def _is_folder(path: Path) -> bool:
-    """Return True if the path is a folder; a path that the system refuses, such as too long a one, is none."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    input_folder(home)
+    folders = list(folders_under(home))
+    found = [_read_study(folder) for folder in folders if has_content(folder / JOURNAL)]
+    exported = [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    return [study for study in found if study is not None] + list(_read_exported(exported))
 
 
 def export_study(study: StudyRecord, folder: Path) -> Path:
@@ -185,6 +179,8 @@ def _history(journal: Iterable[Row], kind: str, outer_steps: int) -> list[Row]:
 
 def _read_exported(paths: Iterable[Path]) -> Iterable[StudyRecord]:
     for path in paths:
+        if not EXPORTED.match(read_plain(path, most=100)):  # another JSON file, which may be large
+            continue
         try:
             document = decode_floats(parse_json(read_plain(path)))
         except (ValueError, RecursionError) as error:

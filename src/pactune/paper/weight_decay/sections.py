@@ -10,7 +10,7 @@ import numpy as np
 
 from pactune.drawing import GREY, Line, Panel
 from pactune.extras import require
-from pactune.paper.intervals import Interval, bootstrap_interval, mean_interval, mean_intervals
+from pactune.paper.intervals import Interval, bootstrap_interval, bootstrap_intervals
 from pactune.paper.weight_decay.facts import fact_table, has_papers_settings, pair_name
 from pactune.paper.weight_decay.method_tables import gain_table, interval_text, method_table
 from pactune.paper.weight_decay.records import RunRecord, StudyRecord
@@ -18,6 +18,7 @@ from pactune.report.page import Section, Table
 
 __all__ = ["SECTION_PARTS", "study_section"]
 
+BAND = "95 % bootstrap interval of the mean"
 LAST = 5  # outer steps over which the paper averages the generalisation error
 DECADES = 100.0  # the axis is logarithmic if the largest error is this many times the least one
 COLUMNS = {
@@ -26,7 +27,7 @@ COLUMNS = {
     "test_risk": "test loss",
     "valid_risk": "validation loss",
 }
-TUNED = (0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11)  # colors of tuned runs; grey is for plain training
+TUNED = (0, 1, 2, 3, 5, 6)  # colors of tuned runs; grey is for plain training
 PATHS = {"truncated": "K", "windowed": "W"}
 STARTED = ("valid_accuracy", "test_accuracy")
 STARTS = {"kept": "θ goes on", "same": "back to one θ_0", "fresh": "θ_0 drawn anew"}
@@ -41,8 +42,24 @@ def study_section(study: StudyRecord) -> Section:
         notes.append(
             "Data, amounts or step sizes are not the paper's (see the settings): do not compare with its numbers."
         )
-    named = [figure._replace(title=f"{pair_name(study)}: {figure.title}") for figure in figures if figure.lines]
+    named = [_named(study, figure) for figure in figures if figure.lines]
     return Section(f"{heading}: {pair_name(study)}", [*words, *notes], tables, named, [fact_table(study)])
+
+
+def _named(study: StudyRecord, figure: Panel) -> Panel:
+    """Return a figure with the study in its title, accuracies in per cent, and a word about its bands."""
+    title = f"{pair_name(study)}: {figure.title}"
+    band = BAND if any(line.band for line in figure.lines) else ""
+    if not figure.y_title.endswith("accuracy"):
+        return figure._replace(title=title, band_title=band)
+    lines = [_in_percent(line) for line in figure.lines]
+    return figure._replace(title=title, y_title=f"{figure.y_title} (%)", lines=lines, band_title=band)
+
+
+def _in_percent(line: Line) -> Line:
+    low, high = line.band or ((), ())
+    scaled = [[100 * value for value in values] for values in (line.y, low, high)]
+    return line._replace(y=scaled[0], band=(scaled[1], scaled[2]) if line.band else None)
 
 
 Parts = tuple[str, list[str], list[Table], list[Panel]]
@@ -183,21 +200,18 @@ def _mean_line(
     color: int,
     dash: str = "solid",
 ) -> Line:
-    """Return the mean curve of several runs with its 95 % interval, up to the last step that all of them have."""
+    """Return the mean curve of several runs with its bootstrap interval, up to the last step that all of them have."""
     rows = [values(run) for run in runs if run.rows]
     length = min(map(len, rows), default=0)
     if not length:
         return Line(label, [], [], dash, color)
-    found = mean_intervals([row[:length] for row in rows])
-    band = None if len(rows) < 2 else _cut_band(found, rows)
+    found = bootstrap_intervals([row[:length] for row in rows])
+    band = None if len(rows) < 2 else _band(found)
     return Line(label, list(range(1, length + 1)), [i["mean"] for i in found], dash, color, band)
 
 
-def _cut_band(intervals: Sequence[Interval], rows: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Return both ends of intervals, cut at the least value that occurs, and at 1 if all values are at most 1."""
-    least, most = min(map(min, rows)), max(map(max, rows))
-    high = 1.0 if most <= 1 else math.inf
-    return [max(least, i["low"]) for i in intervals], [min(high, i["high"]) for i in intervals]
+def _band(intervals: Sequence[Interval]) -> tuple[list[float], list[float]]:
+    return [i["low"] for i in intervals], [i["high"] for i in intervals]
 
 
 def _scan_panel(study: StudyRecord, column: str) -> Panel:
@@ -213,8 +227,8 @@ def _scan_panel(study: StudyRecord, column: str) -> Panel:
 
 
 def _zeta_line(label: str, zetas: Sequence[float], values: Sequence[Sequence[float]], dash: str, color: int) -> Line:
-    found = [mean_interval(value) for value in values]
-    band = _cut_band(found, values) if found else None
+    found = [bootstrap_interval(value) for value in values]
+    band = _band(found) if found and len(values[0]) > 1 else None
     return Line(label, zetas, [i["mean"] for i in found], dash, color, band)
 
 
@@ -242,13 +256,13 @@ def _path_label(path: str, study: StudyRecord) -> str:
 
 
 def _interval_note(study: StudyRecord) -> str:
-    """Return the sentence that says what varies within the shaded intervals."""
+    """Return the sentence that says what varies within the intervals of bands and tables."""
     draws, inits = ({run.cell[key] for run in study.records} for key in ("draw", "init"))
     if len(draws) * len(inits) == 1:
         return "One run each."
     starts = f"{len(inits)} initial weights" if len(inits) > 1 else "one start each"
     over = f"{len(draws)} draws of the images, {starts}" if len(draws) > 1 else f"{starts}, one draw of the images"
-    return f"Shaded: 95 % intervals over {over}."
+    return f"Bands and brackets: 95 % bootstrap intervals of the mean over {over}."
 
 
 def _has_points(line: Line) -> bool:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from pactune.checks import check_count
 from pactune.errors import DataError, SettingError
-from pactune.nested import items_of, other_leaf, tensors_in
+from pactune.nested import flatten, items_of
 from pactune.problem.data.dataset import DatasetRows
 from pactune.problem.data.indexed import TensorRows, length_of
 from pactune.problem.data.loader import LoaderBatches, Stream
@@ -82,8 +82,9 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
         if length_of(data) == 0:
             raise DataError(f"`{role}` is empty: it needs at least one row")
         return DatasetRows(data, device=device, batch_size=batch_size)
-    tensors = tensors_in(data)
-    if not tensors or other_leaf(data):
+    leaves = flatten(data)[0]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    if not tensors or any(leaf is not None for leaf in leaves if not isinstance(leaf, Tensor)):
         raise DataError(
             f"`{role}` must be a tensor, a tuple, dict or dataclass of tensors, a Dataset or a DataLoader, got "
             f"{_kind(data)}; turn arrays into tensors with torch.as_tensor"

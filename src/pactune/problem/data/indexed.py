@@ -205,8 +205,7 @@ class TensorRows(Indexed):
         super().__init__(len(self._tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
 
     def _take(self, index: Tensor) -> Any:
-        every = whole(self.rows)
-        if index is every or (len(index) == self.rows and torch.equal(index, every)):
+        if len(index) == self.rows and ((every := whole(self.rows)) is index or torch.equal(index, every)):
             return self.data
         return map_tensors(self.data, lambda tensor: take_rows(tensor, index))
 

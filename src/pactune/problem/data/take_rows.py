@@ -23,7 +23,7 @@ def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
         return _csr_rows(tensor, index)
     if tensor.layout == torch.sparse_coo:
         return tensor.coalesce().index_select(0, index).coalesce()
-    return tensor[index]
+    return tensor.index_select(0, index)
 
 
 def first_rows(tensor: Tensor, count: int) -> Tensor:

@@ -1,0 +1,5 @@
+"""`python -m pactune` is the command `pactune`."""
+
+from pactune.cli import main
+
+main()
