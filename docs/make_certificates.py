@@ -1,4 +1,6 @@
-"""Write the tables of docs/certificates.md from results/certificate/*.json: `python docs/make_certificates.py`.
+"""Write the tables of docs/evidence/certificates.md: `python docs/make_certificates.py`.
+
+They come from results/certificate/*.json.
 
 `python docs/make_numbers.py` does this for all pages. A test fails when a page is out of date.
 """
@@ -14,7 +16,7 @@ from claims.text import fill_tables
 from pactune.paper.certificates.page import HEADER, table_rows
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "certificates.md"
+PAGE = ROOT / "docs" / "evidence" / "certificates.md"
 RESULTS = ROOT / "results" / "certificate"
 
 

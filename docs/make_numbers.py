@@ -16,48 +16,77 @@ from claims import front_door, others, peers, performance, reproduction, selecti
 from claims.text import rewrite
 
 ROOT = Path(__file__).parents[1]
+BUILT = {"_build", "generated", "gallery"}  # folders that a build writes
+BENCHMARKS = "benchmarks/README.md"
+CERTIFICATES = "docs/evidence/certificates.md"
+GAINS = "docs/evidence/gains.md"
+PEERS = "docs/evidence/peers.md"
+PERFORMANCE = "docs/evidence/performance.md"
+REPRODUCTION = "docs/evidence/reproduction.md"
 
 
 class Numbers(NamedTuple):
-    """What ties the numbers of a page: its claims, and the pieces whose numbers need none."""
+    """The numbers of one or more pages: their claims, and the pieces whose numbers need none.
 
+    A claim stands on exactly one of the pages, so that a section may move from one to another.
+    """
+
+    pages: Sequence[str]
     claims: Callable[[], list[str]] = list
     allowed: Sequence[str] = ()
 
 
-PAGES = {
-    "CONTRIBUTING.md": Numbers(others.contributing),
-    "README.md": Numbers(zeta.readme_claims, ["Apache-2.0"]),
-    "docs/certificates.md": Numbers(others.certificates, others.CERTIFICATES_ALLOWED),
-    "docs/choosing-k-and-zeta.md": Numbers(zeta.claims, zeta.ALLOWED),
-    "docs/data.md": Numbers(others.data_page),
-    "docs/distributed.md": Numbers(allowed=others.DISTRIBUTED_ALLOWED),
-    "docs/dynamics-and-objectives.md": Numbers(),
-    "docs/estimators_and_tables.md": Numbers(),
-    "docs/examples.md": Numbers(),
-    "docs/faq.md": Numbers(),
-    "docs/feature-selection.md": Numbers(selection.claims, selection.ALLOWED),
-    "docs/folds_and_tasks.md": Numbers(others.folds_and_tasks),
-    "docs/hyperparameters.md": Numbers(),
-    "docs/index.md": Numbers(allowed=others.INDEX_ALLOWED),
-    "docs/method.md": Numbers(allowed=others.METHOD_ALLOWED),
-    "docs/monitor.md": Numbers(others.monitor, others.MONITOR_ALLOWED),
-    "docs/performance.md": Numbers(lambda: [*performance.claims(), *peers.claims()], performance.ALLOWED),
-    "docs/privacy.md": Numbers(others.privacy_page, others.PRIVACY_ALLOWED),
-    "docs/reproduction.md": Numbers(reproduction.claims, reproduction.ALLOWED),
-    "docs/runs.md": Numbers(others.runs),
-    "docs/sweeps.md": Numbers(),
-    "docs/tune.md": Numbers(front_door.claims),
-}
+NUMBERS = [
+    Numbers(["CONTRIBUTING.md"], others.contributing),
+    Numbers(["README.md"], zeta.readme_claims, ["Apache-2.0"]),
+    Numbers(["docs/guides/certificates.md", CERTIFICATES], others.certificates, others.CERTIFICATES_ALLOWED),
+    Numbers(["docs/guides/choosing-k-and-zeta.md", GAINS, PERFORMANCE, REPRODUCTION], zeta.claims, zeta.ALLOWED),
+    Numbers(["docs/guides/data.md"], others.data_page),
+    Numbers(["docs/guides/distributed.md"], allowed=others.DISTRIBUTED_ALLOWED),
+    Numbers(["docs/guides/feature-selection.md", "docs/evidence/selection.md"], selection.claims, selection.ALLOWED),
+    Numbers([GAINS, PERFORMANCE], others.folds_and_tasks),
+    Numbers([GAINS], front_door.claims),
+    Numbers(["docs/guides/monitor.md", GAINS], others.monitor, others.MONITOR_ALLOWED),
+    Numbers(["docs/evidence/method.md"], allowed=others.METHOD_ALLOWED),
+    Numbers([PERFORMANCE, PEERS, "docs/guides/engines.md", BENCHMARKS], performance.claims, performance.ALLOWED),
+    Numbers([PEERS], peers.claims),
+    Numbers(["docs/guides/privacy.md"], others.privacy_page, others.PRIVACY_ALLOWED),
+    Numbers([REPRODUCTION, "results/weight-decay/README.md"], reproduction.claims, reproduction.ALLOWED),
+    Numbers([BENCHMARKS], others.runs),
+]
+
+
+def pages() -> list[str]:
+    """Return every page whose numbers are checked: the README and its like, and the pages of the site."""
+    site = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))]
+    outside = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        BENCHMARKS,
+        "results/weight-decay/README.md",
+    ]
+    return outside + [page for page in site if not BUILT & set(Path(page).parts)]
+
+
+def claims_of(page: str) -> list[str]:
+    """Return the claims that may stand on a page."""
+    return [claim for numbers in NUMBERS if page in numbers.pages for claim in numbers.claims()]
+
+
+def allowed_on(page: str) -> list[str]:
+    """Return the pieces of a page whose numbers need no claim."""
+    return [piece for numbers in NUMBERS if page in numbers.pages for piece in numbers.allowed]
 
 
 def main() -> None:
     """Rewrite all pages."""
     for made in (make_certificates, make_reproduction):
         made.PAGE.write_text(made.page(), encoding="utf-8")
-    for name, numbers in PAGES.items():
+    for name in pages():
         page = ROOT / name
-        page.write_text(rewrite(page.read_text(encoding="utf-8"), numbers.claims()), encoding="utf-8")
+        page.write_text(rewrite(page.read_text(encoding="utf-8"), claims_of(name)), encoding="utf-8")
 
 
 if __name__ == "__main__":

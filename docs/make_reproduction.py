@@ -1,5 +1,6 @@
-"""Write the tables of docs/reproduction.md from results/weight-decay/*.json: `python docs/make_reproduction.py`.
+"""Write the tables of docs/evidence/reproduction.md: `python docs/make_reproduction.py`.
 
+They come from results/weight-decay/*.json.
 `python docs/make_numbers.py` does this for all pages. A test fails when a page is out of date.
 """
 
@@ -14,7 +15,7 @@ from pactune.paper.weight_decay.records import StudyRecord, read_studies
 from pactune.paper.weight_decay.sections import study_section
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reproduction.md"
+PAGE = ROOT / "docs" / "evidence" / "reproduction.md"
 RESULTS = ROOT / "results" / "weight-decay"
 OTHERS = ("scan", "correlation", "truncation", "restart")
 NOTHING = "No results are committed yet."

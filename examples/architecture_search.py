@@ -1,24 +1,24 @@
-"""Architecture search as in DARTS: which activation should each layer have?
+"""Architecture search as in DARTS
+===============================
 
-    python examples/architecture_search.py [--outer-steps 150] [--plot mixtures.png]
+Which activation should each layer have?
 
 Every layer is a mixture of three activations, weighed by a softmax of λ, which enters through the model's forward. One
 inner step per outer step. `Truncated(0)` takes the direct derivative of the validation risk (first order), and
 `Truncated(1)` also differentiates the step (second order).
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pactune as pt
-from pactune.drawing import Line, Panel, draw_panels, encode_figure
 
+OUTER_STEPS = 150
 ACTIVATIONS = {"ReLU": torch.relu, "tanh": torch.tanh, "none": lambda x: x}
 
 
@@ -50,40 +50,37 @@ def loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
     return F.cross_entropy(model(batch[0], hyper.logits), batch[1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--outer-steps", type=int, default=150)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the mixture of the first layer")
-    options = parser.parse_args()
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
-    for order in (1, 2):
-        torch.manual_seed(0)
-        model, hyper = Network(), Architecture()
-        data: dict[str, Any] = {"train": (x[:600], y[:600]), "valid": (x[600:900], y[600:900]), "batch_size": 64}
-        tuner = pt.Tuner(
-            pt.Problem(model, hyper, **data, train_loss=loss, valid_loss=loss),
-            inner=pt.SGD(lr=0.3, momentum=0.9),
-            inner_steps=1,
-            outer=torch.optim.Adam(hyper.parameters(), lr=0.02),
-            objective=pt.ValidationRisk(),
-            hypergradient=pt.Truncated(order - 1),
-        )
-        mixtures = []
-        for _ in range(options.outer_steps):
-            tuner.hypergradient()
-            tuner.outer.step()
-            mixtures.append(hyper.logits.detach().softmax(1)[0].tolist())
-        with torch.no_grad():
-            accuracy = (model(x[900:], hyper.logits).argmax(1) == y[900:]).float().mean()
-        words = ", ".join(f"{name} {share:.2f}" for name, share in zip(ACTIVATIONS, mixtures[-1], strict=True))
-        print(f"order {order}: test accuracy {accuracy:.3f}; first layer {words}")
-    if options.plot:
-        columns = zip(ACTIVATIONS, zip(*mixtures, strict=True), strict=True)
-        lines = [Line(name, list(range(len(mixtures))), share, color=i) for i, (name, share) in enumerate(columns)]
-        figure = draw_panels([Panel("First layer, second order", "outer step", "share", lines)])
-        options.plot.write_bytes(encode_figure(figure, options.plot.suffix))
+x, y = load_digits(return_X_y=True)
+x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
+for order in (1, 2):
+    torch.manual_seed(0)
+    model, hyper = Network(), Architecture()
+    data: dict[str, Any] = {"train": (x[:600], y[:600]), "valid": (x[600:900], y[600:900]), "batch_size": 64}
+    tuner = pt.Tuner(
+        pt.Problem(model, hyper, **data, train_loss=loss, valid_loss=loss),
+        inner=pt.SGD(lr=0.3, momentum=0.9),
+        inner_steps=1,
+        outer=torch.optim.Adam(hyper.parameters(), lr=0.02),
+        objective=pt.ValidationRisk(),
+        hypergradient=pt.Truncated(order - 1),
+    )
+    mixtures = []
+    for _ in range(OUTER_STEPS):
+        tuner.hypergradient()
+        tuner.outer.step()
+        mixtures.append(hyper.logits.detach().softmax(1)[0].tolist())
+    with torch.no_grad():
+        accuracy = (model(x[900:], hyper.logits).argmax(1) == y[900:]).float().mean()
+    words = ", ".join(f"{name} {share:.2f}" for name, share in zip(ACTIVATIONS, mixtures[-1], strict=True))
+    print(f"order {order}: test accuracy {accuracy:.3f}; first layer {words}")
 
+# %%
+# The mixture of the first layer, second order.
 
-if __name__ == "__main__":
-    main()
+figure, axes = plt.subplots()
+for name, shares in zip(ACTIVATIONS, zip(*mixtures, strict=True), strict=True):
+    axes.plot(shares, label=name)
+axes.set(xlabel="outer step", ylabel="share", title="First layer, second order")
+axes.locator_params(axis="x", integer=True)
+axes.legend()
+plt.show()

@@ -1,9 +1,13 @@
-"""DataLoaders and BatchNorm: mini-batches on both sides, running statistics from training forwards only.
+"""DataLoaders and BatchNorm
+=========================
+
+Mini-batches on both sides, running statistics from training forwards only.
 
 The validation forwards inside tuning never touch the running mean and variance. After `fit` the model is the trained
 one, buffers included, and works in `eval()`.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -36,3 +40,14 @@ accuracy = (model(x[600:]).argmax(1) == y[600:]).float().mean()
 print(f"training batches seen by BatchNorm: {int(model[1].num_batches_tracked)} (10 outer × 30 inner steps)")
 print(f"test accuracy of the model in eval(): {accuracy:.3f}, in the history: {result.kept['test_accuracy']:.3f}")
 print(f"test accuracy of plain training:      {result.plain['test_accuracy'].iloc[-1]:.3f}")
+
+# %%
+# The test accuracy after each outer step.
+
+figure, axes = plt.subplots()
+axes.plot(result.history["outer_step"], result.history["test_accuracy"], label="tuned")
+axes.plot(result.plain["outer_step"], result.plain["test_accuracy"], "--", color="0.5", label="plain training")
+axes.set(xlabel="outer step", ylabel="test accuracy", title="A network with BatchNorm")
+axes.locator_params(axis="x", integer=True)
+axes.legend()
+plt.show()

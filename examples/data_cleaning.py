@@ -1,22 +1,21 @@
-"""Data cleaning: half of the labels are wrong, and a weight per row finds out which.
+"""Data cleaning with a weight per row
+===================================
 
-    python examples/data_cleaning.py [--outer-steps 100] [--plot weights.png]
+Data cleaning: half of the labels are wrong, and a weight per row finds out which.
 
 As in the papers on stochastic bilevel optimization: mini-batches, ten inner steps from the last θ, and implicit
 differentiation by a short Neumann series. The hook `weigh` receives the losses and the row numbers of a mini-batch.
 """
 
-import argparse
-from pathlib import Path
-
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pactune as pt
-from pactune.drawing import BLUE, RED, Line, Panel, draw_panels, encode_figure
 
+OUTER_STEPS = 100
 ROWS, RIDGE = 1000, 0.02
 
 
@@ -36,49 +35,43 @@ class RowWeights(nn.Module):
         return 0.5 * RIDGE * sum((p**2).sum() for p in params.values())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--outer-steps", type=int, default=100)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the sorted weights of right and wrong labels")
-    options = parser.parse_args()
-    x, y = load_digits(return_X_y=True)
-    draw = torch.Generator().manual_seed(0)
-    order = torch.randperm(len(y), generator=draw)
-    x, y = torch.tensor(x, dtype=torch.float32)[order] / 16, torch.tensor(y)[order]
-    noisy = torch.where(torch.rand(ROWS, generator=draw) < 0.5, torch.randint(0, 10, (ROWS,), generator=draw), y[:ROWS])
-    wrong = noisy != y[:ROWS]
+x, y = load_digits(return_X_y=True)
+draw = torch.Generator().manual_seed(0)
+order = torch.randperm(len(y), generator=draw)
+x, y = torch.tensor(x, dtype=torch.float32)[order] / 16, torch.tensor(y)[order]
+noisy = torch.where(torch.rand(ROWS, generator=draw) < 0.5, torch.randint(0, 10, (ROWS,), generator=draw), y[:ROWS])
+wrong = noisy != y[:ROWS]
 
-    torch.manual_seed(0)
-    model, hyper = nn.Linear(64, 10), RowWeights()
-    problem = pt.Problem(
-        model,
-        hyper,
-        train=(x[:ROWS], noisy),
-        valid=(x[ROWS : ROWS + 300], y[ROWS : ROWS + 300]),
-        loss=F.cross_entropy,
-        batch_size=100,
-    )
-    tuner = pt.Tuner(
-        problem,
-        inner=pt.SGD(lr=0.3),
-        inner_steps=10,
-        outer=torch.optim.Adam(hyper.parameters(), lr=0.1),
-        objective=pt.ValidationRisk(),
-        hypergradient=pt.Implicit(pt.Neumann(10)),
-    )
-    for _ in range(options.outer_steps):
-        tuner.hypergradient()
-        tuner.outer.step()
-    weights = hyper.logits.detach().sigmoid()
-    print(f"mean weight of right labels {weights[~wrong].mean():.3f}, of wrong ones {weights[wrong].mean():.3f}")
-    if options.plot:
-        shown = [("right labels", weights[~wrong], BLUE), ("wrong labels", weights[wrong], RED)]
-        lines = [
-            Line(label, torch.linspace(0, 1, len(w)).tolist(), w.sort()[0].tolist(), color=c) for label, w, c in shown
-        ]
-        figure = draw_panels([Panel("Data cleaning", "share of the rows", "weight, sorted", lines)])
-        options.plot.write_bytes(encode_figure(figure, options.plot.suffix))
+torch.manual_seed(0)
+model, hyper = nn.Linear(64, 10), RowWeights()
+problem = pt.Problem(
+    model,
+    hyper,
+    train=(x[:ROWS], noisy),
+    valid=(x[ROWS : ROWS + 300], y[ROWS : ROWS + 300]),
+    loss=F.cross_entropy,
+    batch_size=100,
+)
+tuner = pt.Tuner(
+    problem,
+    inner=pt.SGD(lr=0.3),
+    inner_steps=10,
+    outer=torch.optim.Adam(hyper.parameters(), lr=0.1),
+    objective=pt.ValidationRisk(),
+    hypergradient=pt.Implicit(pt.Neumann(10)),
+)
+for _ in range(OUTER_STEPS):
+    tuner.hypergradient()
+    tuner.outer.step()
+weights = hyper.logits.detach().sigmoid()
+print(f"mean weight of right labels {weights[~wrong].mean():.3f}, of wrong ones {weights[wrong].mean():.3f}")
 
+# %%
+# The weights of both kinds of rows, each kind sorted.
 
-if __name__ == "__main__":
-    main()
+figure, axes = plt.subplots()
+for label, part in (("right labels", weights[~wrong]), ("wrong labels", weights[wrong])):
+    axes.plot(torch.linspace(0, 1, len(part)), part.sort()[0], label=label)
+axes.set(xlabel="share of the rows", ylabel="weight, sorted", title="Half of the labels are wrong")
+axes.legend()
+plt.show()

@@ -1,9 +1,13 @@
-"""Dataset distillation: ten images, one per class, on which a few steps of training give a good classifier.
+"""Dataset distillation
+====================
+
+Ten images, one per class, on which a few steps of training give a good classifier.
 
 The images are the hyperparameters. They are the only training data, so the problem has no training rows: `train` is
 left out, and `train_loss` receives an empty batch.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -57,3 +61,12 @@ first, last = result.rows[0], result.rows[-1]
 print("ten steps of training on ten images, one per class:")
 print(f"  images at the start: test accuracy {first['test_accuracy']:.3f}")
 print(f"  tuned images:        test accuracy {last['test_accuracy']:.3f}")
+
+# %%
+# The ten tuned images.
+
+figure, axes = plt.subplots(1, 10, figsize=(8, 1.2))
+for axis, image in zip(axes, images.values.detach().reshape(10, 8, 8), strict=True):
+    axis.imshow(image, cmap="gray")
+    axis.set_axis_off()
+plt.show()

@@ -1,4 +1,7 @@
-"""Chains over several processes: the same numbers, each process with its share of the chains.
+"""Chains over several processes
+=============================
+
+The same numbers, each process with its share of the chains.
 
 Alone: `python distributed_chains.py`. On two processes: `torchrun --nproc-per-node 2 distributed_chains.py`. With GPUs
 each process takes one. Every rank builds the same problem and ends with the same model and λ; the first one prints.
@@ -6,6 +9,7 @@ each process takes one. Every rank builds the same problem and ends with the sam
 
 import os
 
+import matplotlib.pyplot as plt
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
@@ -42,6 +46,11 @@ result = tuner.fit(outer_steps=8, test=(x[60:], y[60:]))
 if tuner.ranks.leader:
     for row in result.rows[::7]:
         print(f"outer step {row['outer_step']}: J {row['objective']:.4f}, risk on test {row['test_risk']:.4f}")
+    figure, axes = plt.subplots()
+    axes.plot(result.history["outer_step"], result.history["objective"])
+    axes.set(xlabel="outer step", ylabel="J", title="Eight chains")
+    axes.locator_params(axis="x", integer=True)
+    plt.show()
 if dist.is_initialized():
     dist.barrier()  # no rank leaves while another still sends
     dist.destroy_process_group()

@@ -1,10 +1,14 @@
-"""A hyperparameter in the training loss: one weight per training example, with 30 % of the labels wrong.
+"""A weight per training example
+=============================
+
+A hyperparameter in the training loss: one weight per training example, with 30 % of the labels wrong.
 
 The clean validation set tells which examples help. The weights of the corrupted ones fall below those of the clean
 ones, without anybody saying which they are. `Truncated(10)` looks ten inner steps back: a single step is too short a
 horizon to see what a mislabelled example does.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
@@ -38,3 +42,12 @@ print(f"corrupted among the 60 least:      {int(corrupted[final.argsort()[:60]].
 print(
     f"test accuracy, tuned / plain:      {result.kept['test_accuracy']:.3f} / {result.plain.test_accuracy.iloc[-1]:.3f}"
 )
+
+# %%
+# The weights at the end.
+
+figure, axes = plt.subplots()
+axes.hist([final[~corrupted], final[corrupted]], bins=20, range=(0, 2), label=["clean", "corrupted"])
+axes.set(xlabel="weight", ylabel="examples", title="30 % of the labels are wrong")
+axes.legend()
+plt.show()

@@ -1,9 +1,13 @@
-"""A hyperparameter in the model's forward: a gate on every input feature, most of which are noise.
+"""A gate on every input feature
+=============================
+
+A hyperparameter in the model's forward: a gate on every input feature, most of which are noise.
 
 The gates are a module inside the model. The same module is handed to `Problem` as `hyper`; its parameters are then λ
 and no longer trained as θ. Training stops after 30 steps, so a feature with a small gate is learned slowly.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -45,3 +49,14 @@ opened = torch.sigmoid(gates.logits.detach())
 print(f"mean gate of the 3 true features:   {opened[:3].mean():.2f}")
 print(f"mean gate of the 17 noise features: {opened[3:].mean():.2f}")
 print(f"test risk, tuned / plain:           {result.kept['test_risk']:.3f} / {result.plain.test_risk.iloc[-1]:.3f}")
+
+# %%
+# The gates of all features at the end.
+
+figure, axes = plt.subplots()
+axes.bar(range(3), opened[:3], label="true features")
+axes.bar(range(3, 20), opened[3:], label="noise")
+axes.set(xlabel="feature", ylabel="gate", title="Three of twenty features matter")
+axes.locator_params(axis="x", integer=True)
+axes.legend()
+plt.show()

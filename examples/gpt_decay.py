@@ -1,21 +1,20 @@
-"""A small GPT: one weight decay per tensor, tuned while the model trains.
+"""A small GPT with a decay per tensor
+===================================
 
-    python examples/gpt_decay.py [--outer-steps 20] [--plot decays.png]
+A small GPT: one weight decay per tensor, tuned while the model trains.
 
 The model calls `scaled_dot_product_attention` and has dropout; nothing has to be changed for tuning. Few sequences
 train, so that the decay matters.
 """
 
-import argparse
-from pathlib import Path
-
+import matplotlib.pyplot as plt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pactune as pt
-from pactune.drawing import BLUE, RED, Line, Panel, draw_panels, encode_figure
 
+OUTER_STEPS = 20
 TOKENS, LENGTH, WIDTH, HEADS = 30, 16, 32, 4
 
 
@@ -61,30 +60,24 @@ def sequences(rows: int) -> tuple[Tensor, Tensor]:
     return text[:, :-1], text[:, 1:]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--outer-steps", type=int, default=20)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the risks of every outer step")
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    model = GPT()
-    hyper = pt.WeightDecay(model, per="tensor", init=1e-2)
-    problem = pt.Problem(model, hyper, train=sequences(100), valid=sequences(100), loss=loss, batch_size=50)
-    outer = torch.optim.RMSprop(hyper.parameters(), lr=3e-2)
-    settings = {"objective": pt.PACBayes(zeta=1e-4), "hypergradient": pt.Truncated(1)}
-    tuner = pt.Tuner(problem, inner=pt.Adam(lr=3e-3), inner_steps=10, outer=outer, **settings)
-    result = tuner.fit(options.outer_steps, test=sequences(200))
-    first, last = result.rows[0], result.rows[-1]
-    print(f"test risk {first['test_risk']:.3f} after {tuner.inner_steps} steps, {last['test_risk']:.3f} at the end")
-    if options.plot:
-        steps = [row["outer_step"] for row in result.rows]
-        lines = [
-            Line("training", steps, [row["train_risk"] for row in result.rows], color=BLUE),
-            Line("test", steps, [row["test_risk"] for row in result.rows], color=RED),
-        ]
-        figure = draw_panels([Panel("GPT with a decay per tensor", "outer step", "risk", lines)])
-        options.plot.write_bytes(encode_figure(figure, options.plot.suffix))
+torch.manual_seed(0)
+model = GPT()
+hyper = pt.WeightDecay(model, per="tensor", init=1e-2)
+problem = pt.Problem(model, hyper, train=sequences(100), valid=sequences(100), loss=loss, batch_size=50)
+outer = torch.optim.RMSprop(hyper.parameters(), lr=3e-2)
+settings = {"objective": pt.PACBayes(zeta=1e-4), "hypergradient": pt.Truncated(1)}
+tuner = pt.Tuner(problem, inner=pt.Adam(lr=3e-3), inner_steps=10, outer=outer, **settings)
+result = tuner.fit(OUTER_STEPS, test=sequences(200))
+first, last = result.rows[0], result.rows[-1]
+print(f"test risk {first['test_risk']:.3f} after {tuner.inner_steps} steps, {last['test_risk']:.3f} at the end")
 
+# %%
+# Training and test risk after each outer step.
 
-if __name__ == "__main__":
-    main()
+figure, axes = plt.subplots()
+for column, label in (("train_risk", "training"), ("test_risk", "test")):
+    axes.plot(result.history["outer_step"], result.history[column], label=label)
+axes.set(xlabel="outer step", ylabel="risk", title="GPT with a decay per tensor")
+axes.locator_params(axis="x", integer=True)
+axes.legend()
+plt.show()

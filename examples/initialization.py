@@ -1,9 +1,13 @@
-"""A hyperparameter in the initial parameters: a start from which five steps of training suffice.
+"""Tuning the initial parameters
+=============================
+
+A hyperparameter in the initial parameters: a start from which five steps of training suffice.
 
 `Initialization` makes θ_0 itself the hyperparameter, as in meta-learning. Its gradient needs the whole trajectory, so
 the estimator is `Windowed(inner_steps)`, and every outer step must start anew: `restart=True`.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
@@ -34,3 +38,12 @@ first, last = result.rows[0], result.rows[-1]
 print("after five steps of SGD from the")
 print(f"  model's own start: validation risk {first['valid_risk']:.3f}, test accuracy {first['test_accuracy']:.3f}")
 print(f"  tuned start:       validation risk {last['valid_risk']:.3f}, test accuracy {last['test_accuracy']:.3f}")
+
+# %%
+# The test accuracy after five steps of training, as the start is tuned.
+
+figure, axes = plt.subplots()
+axes.plot(result.history["outer_step"], result.history["test_accuracy"])
+axes.set(xlabel="outer step", ylabel="test accuracy after five steps", title="A tuned start")
+axes.locator_params(axis="x", integer=True)
+plt.show()

@@ -1,9 +1,13 @@
-"""The lasso and the weighted lasso: how strongly to push weights to 0, tuned by gradient.
+"""Lasso and weighted lasso
+========================
+
+The lasso and the weighted lasso: how strongly to push weights to 0, tuned by gradient.
 
 `pt.L1` has a proximal step, so that weights become exactly 0. `Implicit` differentiates the trained model on its
 non-zero weights only. `elastic_net.py` adds a weight decay.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -33,10 +37,15 @@ def tune(hyper: pt.L1, model: nn.Module, outer_steps: int) -> None:
     tuner.fit(outer_steps=outer_steps, test=test)
 
 
+weights = {}
+
+
 def report(name: str, model: nn.Module) -> None:
     with torch.no_grad():
         error, weight = F.mse_loss(model(test[0]), test[1]).item(), model.weight[0]
     found, true = int((weight != 0).sum()), int((weight[:TRUE] != 0).sum())
+    if found:
+        weights[name] = weight.detach().clone()
     print(f"{name}: test error {error:.3f}, {found} non-zero weights, {true} of the {TRUE} true ones among them")
 
 
@@ -52,3 +61,14 @@ report(f"lasso, λ from 0.01 to {strength:.2f}", model)
 weighted = pt.L1(model, per="element", init=strength)  # one λ for every weight, from where the lasso stopped
 tune(weighted, model, outer_steps=15)
 report(f"weighted lasso, {FEATURES} values of λ", model)
+
+# %%
+# The weights of both. The true ones are 1, left of the line.
+
+figure, axes = plt.subplots()
+for name, values in weights.items():
+    axes.plot(values, "o", markersize=4, label=name)
+axes.axvline(TRUE - 0.5, color="0.7", linestyle=":")
+axes.set(xlabel="weight", ylabel="value", title="Five of a hundred features are true")
+axes.legend()
+plt.show()

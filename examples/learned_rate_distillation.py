@@ -1,15 +1,15 @@
-"""Dataset distillation with a learned rate: ten images and the step size with which a model learns from them.
+"""Distillation with a learned rate
+================================
 
-    python examples/learned_rate_distillation.py [--outer-steps 60] [--plot images.png]
+Dataset distillation with a learned rate: ten images and the step size with which a model learns from them.
 
 Images and step size are one hyper module: the images enter through the training loss, the rate through the hook
 `learning_rates`. The only training data are the images, so `train` is left out.
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 import pactune as pt
 
+OUTER_STEPS = 60
 STEPS, LABELS = 5, torch.arange(10)
 
 
@@ -40,42 +41,32 @@ def valid_loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--outer-steps", type=int, default=60)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ten images")
-    options = parser.parse_args()
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
-    torch.manual_seed(0)
-    model, hyper = nn.Linear(64, 10), Distilled()
-    tuner = pt.Tuner(
-        pt.Problem(model, hyper, valid=(x[:500], y[:500]), train_loss=train_loss, valid_loss=valid_loss),
-        inner=pt.SGD(lr=0.1),
-        inner_steps=STEPS,
-        outer=torch.optim.Adam(hyper.parameters(), lr=0.05),
-        objective=pt.ValidationRisk(),
-        hypergradient=pt.Windowed(STEPS),
-        restart=True,
-    )
-    scores = []
-    for _ in range(options.outer_steps):
-        tuner.hypergradient()
-        scores.append(float((model(x[500:]).argmax(1) == y[500:]).float().mean()))
-        tuner.outer.step()
-    print(
-        f"after {STEPS} steps on ten images: test accuracy {scores[0]:.3f} at first, {scores[-1]:.3f} with tuned images"
-    )
-    print(f"learning rate {0.1 * float(hyper.log_rate.detach().exp()):.3f}, at first 0.1")
-    if options.plot:
-        from matplotlib.figure import Figure
+x, y = load_digits(return_X_y=True)
+x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
+torch.manual_seed(0)
+model, hyper = nn.Linear(64, 10), Distilled()
+tuner = pt.Tuner(
+    pt.Problem(model, hyper, valid=(x[:500], y[:500]), train_loss=train_loss, valid_loss=valid_loss),
+    inner=pt.SGD(lr=0.1),
+    inner_steps=STEPS,
+    outer=torch.optim.Adam(hyper.parameters(), lr=0.05),
+    objective=pt.ValidationRisk(),
+    hypergradient=pt.Windowed(STEPS),
+    restart=True,
+)
+scores = []
+for _ in range(OUTER_STEPS):
+    tuner.hypergradient()
+    scores.append(float((model(x[500:]).argmax(1) == y[500:]).float().mean()))
+    tuner.outer.step()
+print(f"after {STEPS} steps on ten images: test accuracy {scores[0]:.3f} at first, {scores[-1]:.3f} with tuned images")
+print(f"learning rate {0.1 * float(hyper.log_rate.detach().exp()):.3f}, at first 0.1")
 
-        figure = Figure(figsize=(8, 1.2), layout="constrained")
-        for axes, image in zip(figure.subplots(1, 10), hyper.images.detach().reshape(10, 8, 8), strict=True):
-            axes.imshow(image, cmap="gray")
-            axes.set_axis_off()
-        figure.savefig(options.plot)
+# %%
+# The ten tuned images.
 
-
-if __name__ == "__main__":
-    main()
+figure, axes = plt.subplots(1, 10, figsize=(8, 1.2))
+for axis, image in zip(axes, hyper.images.detach().reshape(10, 8, 8), strict=True):
+    axis.imshow(image, cmap="gray")
+    axis.set_axis_off()
+plt.show()

@@ -1,6 +1,7 @@
-"""Meta-learning on sinusoids: a start from which five steps on ten points fit a new sinusoid.
+"""MAML, first-order MAML and iMAML
+================================
 
-    python examples/maml_sinusoids.py [--outer-steps 120] [--plot risks.png]
+Meta-learning on sinusoids: a start from which five steps on ten points fit a new sinusoid.
 
 Every outer step draws eight tasks. Three methods tune the start λ = θ_0:
 
@@ -11,18 +12,17 @@ Every outer step draws eight tasks. Three methods tune the start λ = θ_0:
   minimum, so its model is linear in twenty fixed bumps.
 """
 
-import argparse
 import math
-from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import pactune as pt
-from pactune.drawing import Line, Panel, draw_panels, encode_figure
 
+OUTER_STEPS = 120
 ROWS, STEPS = 10, 5
 
 
@@ -76,25 +76,25 @@ def tuner_for(method: str) -> pt.Tuner:
     return pt.Tuner(problem, inner=inner, inner_steps=steps, outer=outer, **settings)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--outer-steps", type=int, default=120)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the risk of every outer step")
-    options = parser.parse_args()
-    lines = []
-    for method in ("MAML", "first-order MAML", "iMAML"):
-        tuner, risks = tuner_for(method), []
-        for _ in range(options.outer_steps):
-            risks.append(tuner.hypergradient().risk)
-            tuner.outer.step()
-        lines.append(Line(method, list(range(len(risks))), risks, color=len(lines)))
-        few = max(1, options.outer_steps // 10)
-        first, last = sum(risks[:few]) / few, sum(risks[-few:]) / few
-        print(f"{method}: risk on new tasks after training {first:.2f} at first, {last:.2f} at last")
-    if options.plot:
-        figure = draw_panels([Panel("New sinusoids", "outer step", "risk after training", lines, log_y=True)])
-        options.plot.write_bytes(encode_figure(figure, options.plot.suffix))
+curves = {}
+for method in ("MAML", "first-order MAML", "iMAML"):
+    tuner, risks = tuner_for(method), []
+    for _ in range(OUTER_STEPS):
+        risks.append(tuner.hypergradient().risk)
+        tuner.outer.step()
+    curves[method] = risks
+    few = max(1, OUTER_STEPS // 10)
+    first, last = sum(risks[:few]) / few, sum(risks[-few:]) / few
+    print(f"{method}: risk on new tasks after training {first:.2f} at first, {last:.2f} at last")
 
+# %%
+# The risk on new sinusoids, as means over ten outer steps. iMAML has another model, so its first value is lower.
 
-if __name__ == "__main__":
-    main()
+figure, axes = plt.subplots()
+for method, risks in curves.items():
+    means = torch.tensor(risks).unfold(0, 10, 10).mean(1)  # of ten outer steps each
+    axes.plot(range(10, OUTER_STEPS + 1, 10), means, "o-", label=method)
+axes.set(xlabel="outer step", ylabel="risk after training", yscale="log", title="New sinusoids")
+axes.locator_params(axis="x", integer=True)
+axes.legend()
+plt.show()

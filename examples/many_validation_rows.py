@@ -1,21 +1,21 @@
-"""A penalty per feature with very many validation rows: an outer step reads a mini-batch of them.
+"""Very many validation rows
+=========================
 
-    python examples/many_validation_rows.py [--rows 20000] [--outer-steps 200] [--plot risks.png]
+A penalty per feature with very many validation rows: an outer step reads a mini-batch of them.
 
-The shapes are those of benchmark_bilevel's logistic regression, made smaller by `--rows`. Reading all validation rows
+The shapes are those of benchmark_bilevel's logistic regression, made smaller by `ROWS`. Reading all validation rows
 at every outer step would cost more than the training steps; `valid_batch_size` says how many are read.
 """
 
-import argparse
-from pathlib import Path
-
+import matplotlib.pyplot as plt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pactune as pt
-from pactune.drawing import BLUE, Line, Panel, draw_panels, encode_figure
 
+ROWS = 20_000
+OUTER_STEPS = 200
 FEATURES = 22
 
 
@@ -35,38 +35,33 @@ class Ridge(nn.Module):
         return {"weight": self.log_strength.exp() * params["weight"]}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--outer-steps", type=int, default=200)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the risk of every tenth outer step")
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    x = torch.randn(2 * options.rows, FEATURES)
-    y = (x[:, : FEATURES // 2].sum(1) + torch.randn(len(x)) > 0).float()[:, None]
-    train, valid = (x[: options.rows], y[: options.rows]), (x[options.rows :], y[options.rows :])
-    model, hyper, loss = nn.Linear(FEATURES, 1, bias=False), Ridge(), F.binary_cross_entropy_with_logits
-    tuner = pt.Tuner(
-        pt.Problem(model, hyper, train=train, valid=valid, loss=loss, batch_size=64, valid_batch_size=1024),
-        inner=pt.SGD(lr=0.3),
-        inner_steps=10,
-        outer=torch.optim.Adam(hyper.parameters(), lr=0.1),
-        objective=pt.ValidationRisk(),
-        hypergradient=pt.Truncated(10),
-    )
-    risks = []
-    for step in range(options.outer_steps):
-        tuner.hypergradient()
-        if step % 10 == 0:
-            with torch.no_grad():
-                risks.append(float(loss(model(valid[0]), valid[1])))
-        tuner.outer.step()
-    print(f"risk of all validation rows {risks[0]:.3f} at first, {risks[-1]:.3f} at last")
-    if options.plot:
-        line = Line("all validation rows", [10 * i for i in range(len(risks))], risks, color=BLUE)
-        figure = draw_panels([Panel("A penalty per feature", "outer step", "risk", [line])])
-        options.plot.write_bytes(encode_figure(figure, options.plot.suffix))
+torch.manual_seed(0)
+x = torch.randn(2 * ROWS, FEATURES)
+y = (x[:, : FEATURES // 2].sum(1) + torch.randn(len(x)) > 0).float()[:, None]
+train, valid = (x[:ROWS], y[:ROWS]), (x[ROWS:], y[ROWS:])
+model, hyper, loss = nn.Linear(FEATURES, 1, bias=False), Ridge(), F.binary_cross_entropy_with_logits
+tuner = pt.Tuner(
+    pt.Problem(model, hyper, train=train, valid=valid, loss=loss, batch_size=64, valid_batch_size=1024),
+    inner=pt.SGD(lr=0.3),
+    inner_steps=10,
+    outer=torch.optim.Adam(hyper.parameters(), lr=0.1),
+    objective=pt.ValidationRisk(),
+    hypergradient=pt.Truncated(10),
+)
+risks = []
+for step in range(OUTER_STEPS):
+    tuner.hypergradient()
+    if step % 10 == 0:
+        with torch.no_grad():
+            risks.append(float(loss(model(valid[0]), valid[1])))
+    tuner.outer.step()
+print(f"risk of all validation rows {risks[0]:.3f} at first, {risks[-1]:.3f} at last")
 
+# %%
+# The risk of all validation rows, at every tenth outer step.
 
-if __name__ == "__main__":
-    main()
+figure, axes = plt.subplots()
+axes.plot([10 * index + 1 for index in range(len(risks))], risks)
+axes.set(xlabel="outer step", ylabel="risk of all validation rows", title="A penalty per feature")
+axes.locator_params(axis="x", integer=True)
+plt.show()

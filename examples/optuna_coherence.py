@@ -1,11 +1,15 @@
-"""Optuna with Eq. 5 as its objective: a training loop of your own, a monitor in it, and a study over it.
+"""Optuna with Eq. 5 as its objective
+==================================
+
+A training loop of your own, a monitor in it, and a study over it.
 
 The loop yields `(monitor, validation risk, learning rate)` after each epoch. `CoherenceObjective` reports Eq. 5, and
 the pruner may end a trial. `best_trial` then chooses among the same trials by the validation loss alone (ζ = 0) and by
 Eq. 5 at two ζ. The theory's ζ picks a run that hardly trained, and over many draws Eq. 5 did not choose better models
-in such a search: docs/monitor.md has the intervals and the reason.
+in such a search: docs/evidence/gains.md has the intervals and the reason.
 """
 
+import matplotlib.pyplot as plt
 import optuna
 import torch
 from sklearn.datasets import load_digits
@@ -53,3 +57,13 @@ for name, zeta in (("validation loss alone", 0.0), ("Eq. 5, ζ = 0.01", 0.01), (
         f"by {name}: trial {chosen.number}, validation risk {found['valid_risk']:.3f}, √Y {found['regularizer']:.1f}, "
         f"objective {found['objective']:.3f}, test error {chosen.user_attrs['test error']:.3f}"
     )
+
+# %%
+# Long runs have a large √Y and a small test error, so a large ζ chooses runs that hardly trained.
+
+figure, axes = plt.subplots()
+done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
+roots = [score(trial, zeta=0.0)["regularizer"] for trial in done]
+axes.plot(roots, [trial.user_attrs["test error"] for trial in done], "o")
+axes.set(xlabel="√Y at the end of a trial", ylabel="test error", title="Trials that were not pruned")
+plt.show()

@@ -1,4 +1,7 @@
-"""A run that is killed and goes on: `fit(run_dir=…, resume=True)`.
+"""A run that is killed and goes on
+================================
+
+`fit(run_dir=…, resume=True)`.
 
 The same script serves for the first start and for every restart. Here the "machine" dies twice, at the third and at the
 sixth outer step; the history is then, to the last bit, that of a run which was never stopped.
@@ -7,6 +10,7 @@ sixth outer step; the history is then, to the last bit, that of a run which was 
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
@@ -62,3 +66,16 @@ columns = [name for name in uninterrupted.history if name != "seconds"]
 same = resumed.history[columns].equals(uninterrupted.history[columns])
 print("resumed history equals the uninterrupted one:", same)
 assert same
+
+# %%
+# The objective of the resumed run lies on that of the uninterrupted one.
+
+figure, axes = plt.subplots()
+axes.plot(uninterrupted.history["outer_step"], uninterrupted.history["objective"], label="never stopped")
+axes.plot(resumed.history["outer_step"], resumed.history["objective"], "o", label="killed and resumed")
+for step in (3, 6):
+    axes.axvline(step, color="0.7", linestyle=":")
+axes.set(xlabel="outer step; the dotted lines are power failures", ylabel="objective", title="Bit for bit")
+axes.locator_params(axis="x", integer=True)
+axes.legend()
+plt.show()

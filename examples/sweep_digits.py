@@ -1,9 +1,13 @@
-"""What `pactune sweep examples/sweep_digits.toml` runs: ζ × seed × model on scikit-learn's digits.
+"""A cell of a sweep
+=================
+
+What `pactune sweep examples/sweep_digits.toml` runs: ζ × seed × model on scikit-learn's digits.
 
 `build(**cell)` makes the tuner of one cell on the worker. Run as a script, this file fits a single cell, which is the
 way to see that `build` works before a hundred of them start.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -45,3 +49,9 @@ def build(zeta: float, seed: int, model: str) -> pt.Tuner:
 if __name__ == "__main__":
     result = build(zeta=1e-5, seed=0, model="linear").fit(3, test=test_set(), progress=False)
     print(result.history[["outer_step", "valid_accuracy", "test_accuracy", "objective"]].to_string(index=False))
+
+    figure, axes = plt.subplots()
+    axes.plot(result.history["outer_step"], result.history["test_accuracy"], "o-")
+    axes.set(xlabel="outer step", ylabel="test accuracy", title="One cell: ζ = 1e-5, seed 0, linear")
+    axes.locator_params(axis="x", integer=True)
+    plt.show()

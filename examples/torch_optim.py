@@ -1,4 +1,7 @@
-"""Any optimizer of `torch.optim` as the inner dynamics: here RMSprop with momentum.
+"""An optimizer of torch.optim inside
+==================================
+
+Any optimizer of `torch.optim` as the inner dynamics: here RMSprop with momentum.
 
 Its step cannot be differentiated, so K ≤ 1: T1–T2 uses the plain gradient step of the same learning rate in its place.
 The regularizer at K = 0 does not look at the step at all. A larger K is refused with an error that names the choices.
@@ -6,6 +9,7 @@ The regularizer at K = 0 does not look at the step at all. A larger K is refused
 
 from functools import partial
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
@@ -33,3 +37,14 @@ try:
     pt.Tuner(problem, hypergradient=pt.Truncated(5), **settings)
 except pt.SettingError as error:
     print(f"with K = 5: {error}")
+
+# %%
+# The test accuracy after each outer step.
+
+figure, axes = plt.subplots()
+axes.plot(result.history["outer_step"], result.history["test_accuracy"], label="tuned")
+axes.plot(result.plain["outer_step"], result.plain["test_accuracy"], "--", color="0.5", label="plain training")
+axes.set(xlabel="outer step", ylabel="test accuracy", title="RMSprop with momentum as inner dynamics")
+axes.locator_params(axis="x", integer=True)
+axes.legend()
+plt.show()

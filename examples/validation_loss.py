@@ -1,10 +1,14 @@
-"""A hyperparameter in the validation loss: a temperature that calibrates the model's probabilities.
+"""A temperature in the validation loss
+====================================
+
+A hyperparameter in the validation loss: a temperature that calibrates the model's probabilities.
 
 The general form of `Problem` takes two closures. The training loss leaves the temperature out; the validation loss
 divides the scores by it. Its gradient is direct, so any truncation of the risk can see it. A decay is tuned beside it:
 two modules in an ordinary `nn.ModuleDict`.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -69,3 +73,14 @@ last, plain = result.rows[-1], result.plain.iloc[-1]
 print(f"temperature {hyper['temperature'].value().item():.2f}, decay {hyper['decay'].values['all'].item():.3f}")
 print(f"test accuracy, tuned / plain:            {last['test_accuracy']:.3f} / {plain['test_accuracy']:.3f}")
 print(f"test negative log-likelihood (calibration): {last['test_risk']:.3f} / {plain['test_risk']:.3f}")
+
+# %%
+# The negative log-likelihood on the test rows.
+
+figure, axes = plt.subplots()
+axes.plot(result.history["outer_step"], result.history["test_risk"], label="tuned")
+axes.plot(result.plain["outer_step"], result.plain["test_risk"], "--", color="0.5", label="plain training")
+axes.set(xlabel="outer step", ylabel="negative log-likelihood", title="Calibration by a tuned temperature")
+axes.locator_params(axis="x", integer=True)
+axes.legend()
+plt.show()

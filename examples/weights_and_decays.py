@@ -1,4 +1,7 @@
-"""Two kinds of hyperparameters at once: a weight per example and a decay per parameter, each with its own rate.
+"""Weights and decays together
+===========================
+
+Two kinds of hyperparameters at once: a weight per example and a decay per parameter, each with its own rate.
 
 The task is that of `example_weights.py`. With one learning rate for all, as in that example, the run diverges. A decay
 acts in every inner step: θ ← (1 − ηλ)θ. Over N steps a decay of −1/(ηN) blows θ up by a factor e, and here 1/(ηN) is
@@ -6,6 +9,7 @@ acts in every inner step: θ ← (1 − ηλ)θ. Over N steps a decay of −1/(�
 of every kind of hyperparameter, and the first step at the present rate. Parameter groups give each kind its own.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
@@ -44,3 +48,12 @@ final = weights.weights().detach()
 print(f"mean weight of clean and corrupted examples: {final[~corrupted].mean():.2f}, {final[corrupted].mean():.2f}")
 values = torch.cat([p.detach().flatten() for p in decay.parameters()])
 print(f"decays between {values.min():.4f} and {values.max():.4f}")
+
+# %%
+# The weights of both kinds of examples.
+
+figure, axes = plt.subplots()
+axes.hist([final[~corrupted], final[corrupted]], bins=20, range=(0, 2), label=["clean", "corrupted"])
+axes.set(xlabel="weight", ylabel="examples", title="30 % of the labels are wrong")
+axes.legend()
+plt.show()

@@ -81,6 +81,6 @@ def test_every_package_is_in_its_extra() -> None:
     assert extras_of("dev") == (extras_of("all") - left_out) | {"docs"}
 
 
-def test_the_faq_lists_every_extra() -> None:
-    page = (HERE.parent / "docs" / "faq.md").read_text(encoding="utf-8")
+def test_the_page_of_the_installation_lists_every_extra() -> None:
+    page = (HERE.parent / "docs" / "start" / "install.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*extras_of("all"), "all"}

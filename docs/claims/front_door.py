@@ -1,4 +1,4 @@
-"""The numbers of docs/tune.md: `pt.tune` against what a user would do instead."""
+"""The numbers of docs/evidence/gains.md: `pt.tune` against what a user would do instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of docs/performance.md that compare pactune with its peers on their own examples."""
+"""The rows of docs/evidence/peers.md that compare pactune with its peers on their own examples."""
 
 from __future__ import annotations
 

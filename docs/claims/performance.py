@@ -1,4 +1,4 @@
-"""The numbers of docs/performance.md."""
+"""The numbers of docs/evidence/performance.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers in the prose of docs/reproduction.md; `docs/make_reproduction.py` writes its tables."""
+"""The numbers in the prose of docs/evidence/reproduction.md; `docs/make_reproduction.py` writes its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of docs/feature-selection.md."""
+"""The numbers of docs/evidence/selection.md."""
 
 from __future__ import annotations
 

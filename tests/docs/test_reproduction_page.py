@@ -1,4 +1,4 @@
-"""The tables of docs/reproduction.md are those of the committed results."""
+"""The tables of docs/evidence/reproduction.md are those of the committed results."""
 
 import importlib
 from pathlib import Path

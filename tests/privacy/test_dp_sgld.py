@@ -123,7 +123,7 @@ def test_membership_attack_stays_under_the_claim_and_over_the_papers() -> None:
     claimed = private.privacy(rows).epsilon(delta)
     proved = membership_audit(*attack(private, 150_000), delta)
     assert 1.0 < proved < claimed
-    assert proved == pytest.approx(1.18, abs=0.01)  # docs/privacy.md says so
+    assert proved == pytest.approx(1.18, abs=0.01)  # docs/guides/privacy.md says so
     assert proved > 0.6 * claimed, "an attack that proves next to nothing would let anything pass"
 
 

@@ -91,7 +91,7 @@ def test_the_example_is_a_spec() -> None:
 def test_the_page_shows_the_spec_of_the_example() -> None:
     import tomllib
 
-    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "sweeps.md").read_text(encoding="utf-8")
     shown = tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
     held = tomllib.loads((ROOT / "examples" / "sweep_digits.toml").read_text(encoding="utf-8"))
     assert {key: shown[key] for key in ("build", "grid", "fit")} == {key: held[key] for key in ("build", "grid", "fit")}

@@ -73,7 +73,7 @@ def catoni(risk: float, kl: float, n: int, delta: float, c: float) -> float:
 
 
 def catoni_grid(risk: float, kl: float, n: int, delta: float, grid: Sequence[float]) -> float:
-    """Return the least Catoni bound over a grid of c that was fixed beforehand, each at δ/|grid|.
+    """Return the least Catoni bound over a grid of c that was fixed beforehand, each at δ divided by their number.
 
     >>> catoni_grid(0.1, 10.0, 1000, 0.05, [0.5, 1.0, 2.0]) >= 0.1
     True

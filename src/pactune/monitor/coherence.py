@@ -36,7 +36,7 @@ Decay = float | Mapping[str, float] | torch.optim.Optimizer
 
 
 class CoherenceMonitor:
-    """Accumulates Y = Σ_t ‖∇R_T(θ_t) − ∇R_V(θ_t)‖² in a training loop of your own, for Eq. 5 as a score.
+    """Accumulates Y = Σ_t ‖∇R_T(θ_t) − ∇R_V(θ_t)‖² in a training loop of your own, for Equation 5 as a score.
 
     Call `step` once per optimizer step, after `backward()` and before `optimizer.step()`, clipping and `zero_grad()`.
     With `train_batch=None` the training gradient is taken from `.grad`, so that the extra cost is one validation

@@ -25,7 +25,7 @@ __all__ = ["PACBayes", "SameDistribution"]
 
 @dataclass(frozen=True)
 class PACBayes(Objective):
-    """J(λ) = E[R_V(θ_T)] + ζ √(Σ_t E‖∇R_T(θ_t) − ∇R_V(θ_t)‖²) (Eq. 5).
+    """J(λ) = E[R_V(θ_T)] + ζ √(Σ_t E‖∇R_T(θ_t) − ∇R_V(θ_t)‖²) (Equation 5).
 
     Args:
         zeta: a number ≥ 0, "theory" for √(βη/4), or "auto", which chooses ζ and the step to keep without test data.

@@ -14,7 +14,7 @@ __all__ = ["ValidationRisk"]
 
 @dataclass(frozen=True)
 class ValidationRisk(Objective):
-    """J(λ) = E[R_V(θ_T)] (Eq. 4). The baseline; with many hyperparameters it overfits the validation set."""
+    """J(λ) = E[R_V(θ_T)] (Equation 4). The baseline; with many hyperparameters it overfits the validation set."""
 
     zeta = 0.0
     has_path = False

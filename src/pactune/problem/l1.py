@@ -16,10 +16,10 @@ __all__ = ["L1"]
 
 
 class L1(PerParameter):
-    """The L1 penalty Σ λ|θ| with one λ per element, per tensor, or for the whole model; it makes parameters exactly 0.
+    """The L1 penalty `Σ λ|θ|` with one λ per element, per tensor, or for the model; it makes parameters exactly 0.
 
     The penalty is not smooth, so it is no part of the training gradient. `SGD` and `Adam` apply its proximal step after
-    their own: every |θ| is reduced by step size times λ, and stops at 0. Choose `per="global"` or `"tensor"` for the
+    their own: every `|θ|` is reduced by step size times λ, and stops at 0. Choose `per="global"` or `"tensor"` for the
     lasso and `"element"` for the weighted lasso. With a `WeightDecay` beside it in an `nn.ModuleDict` it is the elastic
     net.
 
@@ -46,19 +46,19 @@ class L1(PerParameter):
         return {name: value.exp() for name, value in self._matched(params).items()}
 
     def value(self, params: Params) -> Tensor:
-        """Return Σ λ|θ|."""
+        """Return `Σ λ|θ|`."""
         terms = [(strength * params[name].abs()).sum() for name, strength in self.strengths(params).items()]
         return torch.stack(terms).sum()
 
     def prox(self, params: Params, step_sizes: StepSizes) -> Params:
-        """Return sign(θ)·max(|θ| − ηλ, 0), where η is the step size."""
+        """Return `sign(θ)·max(|θ| − ηλ, 0)`, where η is the step size."""
         return {
             name: params[name] - _clipped(params[name], step_sizes[name] * strength)
             for name, strength in self.strengths(params).items()
         }
 
     def envelope_gradient(self, params: Params, step_sizes: StepSizes) -> Params:
-        """Return θ/η clipped to ±λ: the gradient of Huber's function, which is λ sign(θ) where |θ| > ηλ."""
+        """Return θ/η clipped to ±λ: the gradient of Huber's function, which is λ sign(θ) where `|θ| > ηλ`."""
         return {
             name: _clipped(params[name] / step_sizes[name], strength)
             for name, strength in self.strengths(params).items()

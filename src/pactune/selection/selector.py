@@ -41,7 +41,7 @@ class ForwardSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     smallest:
 
     - `"ebic"`: extended BIC of the least-squares fit to all rows. Over ten tables it loses the least score
-      (docs/feature-selection.md), and it needs no split, so `random_state` changes nothing;
+      (docs/guides/feature-selection.md), and it needs no split, so `random_state` changes nothing;
     - `"pac-bayes"`: E[R_V(θ_T)] + ζ √(Σ_t E‖Δ_t‖²) (Eq. 5) under Langevin dynamics with inverse temperature τ = βn_T;
     - `"validation"`: R_V at the training optimum (Eq. 1), which overfits the validation part when features are many;
     - `"aic"`: 2p + n_V · R_V at the training optimum (the paper's baseline).
