@@ -28,7 +28,7 @@ SUMMARY_HEADER = ("name", "kind", "status", "kept step", "measured", "plain trai
 WORDS = (
     "Each row is a run, a grid, a sweep, a saved result or a study under the folder. The numbers are those of the kept "
     "step. Plain training is the same training with λ at its start, at its last step. ± is one standard error, "
-    "“to” goes from the least to the largest number of the cells."
+    "“to” goes from the least to the largest number of the cells. A study of the paper has Eq. 5 at its last step."
 )
 
 
