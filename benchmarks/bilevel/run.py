@@ -1,6 +1,6 @@
 """pactune beside stocBiO, AmIGO and SOBA on the problems of benchmark_bilevel, without network and without benchopt.
 
-    python benchmarks/bilevel/run.py [--problem regularization | cleaning] [--iterations 200] [--small]
+    python benchmarks/bilevel/run.py [--problem regularization | cleaning] [--iterations 1000] [--small]
 
 Prints, for every solver, the outer objective on all validation rows at the start and at the end, and the CPU time per
 outer step. Writes `benchmarks/results/bilevel_<problem>.json`.
@@ -43,7 +43,7 @@ def measure(solver: Any, problem: BilevelProblem, iterations: int) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problem", choices=[*PROBLEMS], default="regularization")
-    parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--small", action="store_true", help="a few rows only, to see that it runs; writes nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -103,17 +103,16 @@ def _rows(trajectory: Trajectory) -> tuple[int, int]:
 def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundData) -> list[Tensor]:
     """Return both risks at θ_0, and what the hooks of the hyperparameters return there.
 
-    Where both risks call one loss, the training risk stands for both.
-
     An engine compares these values of a recording with those of the present functions. They differ if a loss, a model
     or a hook has come to depend on something else since it was recorded. Of stacked runs, the first one is asked.
     """
     problem, stacked = trajectory.problem.members[0], bool(trajectory.problem.runs)
     params, buffers, drawn, own = (_first(tree, stacked) for tree in (*start.state[:3:2], start.drawn or {}, hyper))
     with torch.no_grad():
-        found = [problem.train_risk(params, own, clone(buffers), first_of_stack(data.steps.train[0]))]
-        if not problem.shares_loss:
-            found += [problem.valid_risk(params, own, clone(buffers), first_of_stack(data.final[0]))]
+        found = [
+            problem.train_risk(params, own, clone(buffers), first_of_stack(data.steps.train[0])),
+            problem.valid_risk(params, own, clone(buffers), first_of_stack(data.final[0])),
+        ]
         if problem.has_penalty:
             found += problem.penalty_gradient(params, own).values()
         if problem.has_prox:

@@ -127,11 +127,6 @@ class ModelRisks(InnerProblem):
         return self._losses.general or self._losses.weighs or self._tensors.hyper_inside_model
 
     @property
-    def shares_loss(self) -> bool:
-        """True if training and validation call one loss in the same way."""
-        return not (self._losses.general or self._losses.weighs)
-
-    @property
     def predicts_with_hyper(self) -> bool:
         """True if λ is a part of the model, so that a prediction depends on it."""
         return self._tensors.hyper_inside_model
