@@ -61,6 +61,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),  # what a script prints, and its figure
     "remove_config_comments": True,
     "min_reported_time": 1e6,
+    "write_computation_times": False,
     "show_signature": False,
 }
 copybutton_exclude = ".linenos, .gp, .go"

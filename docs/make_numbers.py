@@ -37,6 +37,7 @@ class Numbers(NamedTuple):
 
 
 NUMBERS = [
+    Numbers(["CHANGELOG.md"], allowed=["below 1 MB"]),  # the bar of a test
     Numbers(["CONTRIBUTING.md"], others.contributing),
     Numbers(["README.md"], zeta.readme_claims, ["Apache-2.0"]),
     Numbers(["docs/guides/certificates.md", CERTIFICATES], others.certificates, others.CERTIFICATES_ALLOWED),
