@@ -63,6 +63,7 @@ def claims() -> list[str]:
         *_steps(),
         *_stride_and_grid(),
         *_gpu(),
+        *_mlp(),
         *_unroll(),
         *_unroll_prose(),
         *_lasso(),
@@ -126,6 +127,12 @@ def _steps() -> list[str]:
         f"of the plain step and is at {n(plain['eager']['median'], '.1f')}.",
         f"nothing around it, is at {n(plain['by hand']['median'], '.2f')}:",
     ]
+
+
+def _mlp() -> list[str]:
+    found = read("benchmarks/results/steps.json")["mlp"]["÷ plain"]
+    zero, drift, eq5 = (_quartiles(found[f"{name}, traced"]) for name in ("ζ = 0", "HyperDrift", "Eq. 5"))
+    return [f"an inner step takes {zero} plain ones at ζ = 0, {drift} with `HyperDrift` and {eq5} with Eq. 5"]
 
 
 def _stride_and_grid() -> list[str]:
