@@ -41,13 +41,16 @@ def test_equal_recordings_are_compiled_once(compiled: list[object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [step(factor=3.0), step(constant=torch.arange(3.0) + 1), step(constant=torch.arange(3.0, dtype=torch.float64))],
+    ("base", "other"),
+    [
+        (step(), step(factor=3.0)),
+        (step(constant=torch.arange(3.0)), step(constant=torch.arange(3.0) + 1)),
+        (step(constant=torch.arange(3.0)), step(constant=torch.arange(3.0, dtype=torch.float64))),
+    ],
     ids=["a number", "a constant", "the type of a constant"],
 )
-def test_other_recordings_are_compiled_apart(other: Step, compiled: list[object]) -> None:
+def test_other_recordings_are_compiled_apart(base: Step, other: Step, compiled: list[object]) -> None:
     programs = CompiledPrograms()
-    base = step() if other.__closure__[0].cell_contents is None else step(constant=torch.arange(3.0))  # type: ignore[index]
     first, second = program(programs, base), program(programs, other)
     assert len(compiled) == 2
     x = torch.ones(3)

@@ -7,7 +7,7 @@ import importlib
 import itertools
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +309,21 @@ def test_a_result_is_saved_with_its_table(tmp_path: Path) -> None:
 
 def refused(*arguments: Any, **settings: Any) -> Any:
     raise AssertionError("a resumed call searches again")
+
+
+def hits(factor: float) -> Callable[[Tensor, Tensor], float]:
+    def metric(predictions: Tensor, targets: Tensor) -> float:
+        return factor * float((predictions.argmax(1) == targets).double().mean())
+
+    return metric
+
+
+def test_a_metric_of_the_same_name_searches_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(run_dir=tmp_path / "run", metric=hits(1.0))
+    monkeypatch.setattr(tuning, "search_scalars", refused)
+    tune(run_dir=tmp_path / "run", metric=hits(1.0), resume=True)
+    with pytest.raises(AssertionError, match="searches again"):
+        tune(run_dir=tmp_path / "run", metric=hits(2.0), resume=True)
 
 
 def test_a_changed_call_searches_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

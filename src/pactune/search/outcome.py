@@ -13,6 +13,7 @@ from pactune.search.comparison import Judgement
 from pactune.search.scores import RoundChoice
 from pactune.storage.documents import decode_floats, encode_floats, parse_json
 from pactune.storage.files import has_content, read_plain, write_atomically
+from pactune.tracking.parts import describe_parts
 from pactune.tracking.run_folder import versions_of
 from pactune.tuning.description import describe_run, parts_of
 from pactune.tuning.fit_settings import FitSettings
@@ -46,9 +47,15 @@ class SearchOutcome(NamedTuple):
     step: int
 
 
-def search_identity(run: OuterRun, metric: str) -> str:
-    """Return a checksum of everything that a search depends on: data, folds, modules, settings and versions."""
-    words = {**describe_run(run, FitSettings(outer_steps=1), None), "parts": parts_of(run), "metric": metric}
+def search_identity(run: OuterRun, metric: Any) -> str:
+    """Return a checksum of everything that a search depends on: data, folds, modules, settings and versions.
+
+    Args:
+        run: a run of the problem, at its start.
+        metric: the user's metric: a name, a function, whose code is compared, or None.
+    """
+    parts = {**parts_of(run), **describe_parts({"model": run.problem.model}, {"metric": metric})}
+    words = {**describe_run(run, FitSettings(outer_steps=1), None), "parts": parts}
     return str(digest([words, versions_of("torch", "numpy"), run.problem.parameters(), run.problem.buffers()]))
 
 

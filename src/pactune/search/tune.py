@@ -42,7 +42,7 @@ PLAIN, ONE_DECAY, TUNED = "plain training", "one decay", "the tuned model"
 NO_DECAY = (0,)  # the number of its candidate
 STEPS = 20  # inner steps of a round
 SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
-LARGE_STEPS = 100  # inner steps of a round of a larger model on a CUDA device, where few looks cost more than steps
+LARGE_STEPS = 100  # the same for a larger model on a CUDA device, where a look takes as long as many steps
 LARGE_DECAYS = 6  # of a larger model
 
 
@@ -134,7 +134,7 @@ def tune(
         given = _sgd(1.0) if inner is None else as_dynamics(inner)
         stored, identity = None, ""
         if run_dir is not None:
-            identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), runner), judge.name)
+            identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), runner), metric)
             stored = read_outcome(Path(run_dir), identity) if resume else None
         if inner is None:
             given = _sgd(stored.learning_rate if stored else find_learning_rate(problem, runner, seed))
