@@ -186,3 +186,38 @@ def test_runs_of_one_structure_share_their_compiled_updates(on_cpu: None, monkey
     )
     assert len(compiled) == 1
     pd.testing.assert_frame_equal(found.drop(columns="seconds"), wanted.drop(columns="seconds"), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("model_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("data_format", [torch.contiguous_format, torch.channels_last])
+def test_graphs_run_on_the_memory_formats_of_the_user(
+    model_format: torch.memory_format, data_format: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another format, other kernels run, and the check of a graph against an eager step fails in float32."""
+    met: list[set[tuple[int, ...]]] = []
+
+    def program(chain: Any, options: GraphOptions, programs: Any) -> Any:
+        run = recorded(chain, options)
+
+        def noted(*tensors: torch.Tensor) -> Any:
+            met.append({tensor.stride() for tensor in tensors if tensor.shape in ((2, 3, 2, 2), (4, 3, 4, 4))})
+            return run(*tensors)
+
+        return noted
+
+    monkeypatch.setattr(cuda_graph, "step_program", program)
+    model = nn.Sequential(nn.Conv2d(3, 2, 2), nn.Flatten(), nn.Linear(18, 3)).to(memory_format=model_format)
+    x, y = torch.randn(8, 3, 4, 4).to(memory_format=data_format), torch.randint(0, 3, (8,))
+    problem = pt.Problem(
+        model, hyper := pt.WeightDecay(model), train=(x[:4], y[:4]), valid=(x[4:], y[4:]), loss=cross_entropy
+    )
+    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    settings = {"inner": pt.SGD(0.1), "inner_steps": 8, "outer": outer, "objective": pt.ValidationRisk()}
+    run = pt.Tuner(problem, engine=Captured(steps=3), **settings)
+    for _ in range(2):
+        run.hypergradient()
+    kernel, images = torch.empty(2, 3, 2, 2), torch.empty(4, 3, 4, 4)
+    wanted = {kernel.to(memory_format=model_format).stride(), images.to(memory_format=data_format).stride()}
+    assert met
+    assert all(strides == wanted for strides in met)

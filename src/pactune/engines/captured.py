@@ -42,7 +42,7 @@ class Captured(Engine):
         autotune: let cuDNN try its kernels and take the fastest one. The choice may differ from run to run.
         tf32: multiply in TF32, with about three digits; None keeps PyTorch's flags.
         autocast: run the models in "bfloat16" or "float16" where autocast considers it safe.
-        channels_last: store images and their kernels in the channels-last memory format.
+        channels_last: store images and their kernels in the channels-last memory format; otherwise they keep theirs.
     """
 
     steps: int = 20

@@ -28,8 +28,8 @@ class GraphOptions:
 
     @property
     def memory_format(self) -> torch.memory_format:
-        """The memory format of tensors with four axes."""
-        return torch.channels_last if self.channels_last else torch.contiguous_format
+        """The memory format of tensors with four axes; by default they keep theirs."""
+        return torch.channels_last if self.channels_last else torch.preserve_format
 
     @contextmanager
     def precision(self) -> Iterator[None]:

@@ -22,7 +22,8 @@ class ReplayedChain:
         start: the first step.
         stop: the step after the last one.
         size: the number of steps per replay.
-        memory_format: the memory format of tensors with four axes.
+        memory_format: the memory format of the static tensors with four axes. The default keeps the one that a tensor
+            has, so that the steps run the kernels of an eager step.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class ReplayedChain:
         start: int,
         stop: int,
         size: int,
-        memory_format: torch.memory_format = torch.contiguous_format,
+        memory_format: torch.memory_format = torch.preserve_format,
     ) -> None:
         chain = round_chain.chain
         self.round_chain, self.size, self._memory_format = round_chain, size, memory_format
@@ -63,17 +64,16 @@ class ReplayedChain:
         return [_copy(tensor.to(device), self._memory_format) for tensor in tensors]
 
     def continue_from(self, carry_tensors: TensorList, steps: int) -> None:
-        """Let the chain continue from the carry of a graph, after `steps` replayed steps."""
+        """Let the chain continue from the carry of a graph, after `steps` replayed steps, in its own memory format."""
         chain = self.round_chain.chain
-        copies = [value.clone(memory_format=torch.contiguous_format) for value in carry_tensors]
+        copies = [torch.empty_like(own).copy_(value) for own, value in zip(self.carry, carry_tensors, strict=True)]
         carry: Carry = self._carry_layout.restore(copies)
         state = carry.state._replace(step=chain.carry.state.step + steps)
         chain.continue_from(carry._replace(state=state), steps)
 
 
 def _copy(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
-    four_axes = tensor.ndim == 4
-    return tensor.detach().clone(memory_format=memory_format if four_axes else torch.contiguous_format)
+    return tensor.detach().clone(memory_format=memory_format if tensor.ndim == 4 else torch.preserve_format)
 
 
 def carries_agree(found: Carry, wanted: Carry, before: Carry) -> bool:

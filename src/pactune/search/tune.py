@@ -284,9 +284,13 @@ def _default_steps(problem: Problem) -> int:
 
 @contextmanager
 def one_thread(problem: Problem) -> Iterator[None]:
-    """Compute with one thread while a small model trains on a CPU, where more threads only wait for each other."""
+    """Let the CPU compute with one thread, unless a large model trains on it.
+
+    The tensors of a small model are too short for several threads, which would only wait for each other. A model on
+    another device leaves short tensors to the CPU as well: the predictions of a few rows.
+    """
     before = torch.get_num_threads()
-    if problem.device.type == "cpu" and is_small(problem) and before > 1:
+    if (problem.device.type != "cpu" or is_small(problem)) and before > 1:
         torch.set_num_threads(1)
     try:
         yield
