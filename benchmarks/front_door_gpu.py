@@ -14,7 +14,7 @@ import argparse
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +97,13 @@ def best_by_folds(records: list[list[dict[str, Any]]], scale: Scale) -> dict[str
         "steps": (look + 1) * scale.interval,
         "accuracy over folds": round(100 * float(column("test_accuracy")[which, look]), 2),
         "best step": round(100 * max(max(same[FOLDS]["test_accuracy"]) for same in records), 2),
+        "course": course(whole),
     }
+
+
+def course(accuracies: Iterable[float]) -> list[float]:
+    """Return the test accuracies of a training on all images, look by look, in percent."""
+    return [round(100 * value, 2) for value in accuracies]
 
 
 def run_draw(scale: Scale, images: Images, draw: int, device: torch.device) -> dict[str, Any]:
@@ -107,7 +113,7 @@ def run_draw(scale: Scale, images: Images, draw: int, device: torch.device) -> d
     model = start_model(scale.model, images, draw).to(device)
     begun = time.perf_counter()
     rows = own[0].contiguous(), own[1]  # as a user would have them
-    result = pt.tune(model, rows, loss=cross_entropy, seed=draw, progress=False)
+    result = pt.tune(model, rows, loss=cross_entropy, seed=draw, test=test, progress=False)
     seconds = time.perf_counter() - begun
     with torch.no_grad():
         right = [model(a).argmax(1) == b for a, b in zip(test[0].split(2500), test[1].split(2500), strict=True)]
@@ -115,6 +121,7 @@ def run_draw(scale: Scale, images: Images, draw: int, device: torch.device) -> d
     rate = float(result.settings["learning_rate"])
     found |= {"seconds": round(seconds, 1), "learning_rate": rate, "verdict": result.verdict}
     found["table"] = result.comparison
+    found["course"] = course(row["test_accuracy"] for row in [*result.rows, *result.plain_rows])
     print(json.dumps(found, ensure_ascii=False), flush=True)
     begun = time.perf_counter()
     records = train_all(scale, images, own, test, draw, rate)
