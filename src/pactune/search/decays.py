@@ -20,7 +20,7 @@ from pactune.search.training import InnerLoop, RowReader, copied_modules, start_
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
 
-__all__ = ["MOST_ROUNDS", "ROUNDS", "Scalars", "candidates", "search_scalars", "with_decay"]
+__all__ = ["ROUNDS", "Scalars", "candidates", "search_scalars", "with_decay"]
 
 log = logging.getLogger("pactune.search")
 DECAYS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -55,16 +55,16 @@ def candidates(learning_rate: float, steps: int, *, pulls: bool, most: int = MOS
 
     Args:
         learning_rate: η.
-        steps: the inner steps of the longest training.
+        steps: the inner steps of a round.
         pulls: add candidates with a pull of correlated inputs.
         most: the largest number of decays.
 
-    >>> [scalars.decay for scalars in candidates(0.1, 2000, pulls=False)]
+    >>> [scalars.decay for scalars in candidates(0.1, 20, pulls=False)]
     [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
-    >>> [scalars.decay for scalars in candidates(1e-4, 10_000, pulls=False)]
+    >>> [scalars.decay for scalars in candidates(1e-4, 100, pulls=False)]
     [0.0, 1.0, 3.0, 10.0, 30.0, 100.0]
     """
-    least = ACTS / (learning_rate * steps)
+    least = ACTS / (learning_rate * steps * MOST_ROUNDS)
     alone = [Scalars(decay) for decay in DECAYS if not 0 < decay < least][:most]
     both = [Scalars(decay, pull) for pull in PULLS for decay in DECAYS_WITH_PULL if pulls]
     return [one for one in alone + both if learning_rate * max(one.decay, one.pull) <= STABLE]
@@ -94,8 +94,8 @@ def search_scalars(
 ) -> CandidateScores:
     """Train every candidate without each pair of folds, and score the rows that did not train.
 
-    The number of rounds doubles while the best candidate still gains by them, unless the learning rate cools down.
-    Those that no held-out fold would choose then stop.
+    The number of rounds doubles while the best candidate still gains by them. Those that no held-out fold would choose
+    then stop.
 
     Args:
         problem: the problem on all rows, whose folds are not used.
@@ -126,7 +126,7 @@ def search_scalars(
     while more:
         planned += more
         run_in_lockstep([train(runs[i], more, hear(i)) for i in kept], runner)
-        kept = [] if loop.cools else _worth_more(scores, len(held))
+        kept = _worth_more(scores, len(held))
         more = scores.longest if kept and 2 * scores.longest <= MOST_ROUNDS else 0
     log.info("%d candidates trained for %d rounds of %d steps", len(tried), scores.longest, loop.steps)
     return scores

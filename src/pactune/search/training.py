@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -27,40 +26,7 @@ from pactune.trees import Params
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.settings import TunerSettings
 
-__all__ = [
-    "CoolDown",
-    "InnerLoop",
-    "RowReader",
-    "RowScores",
-    "copied_modules",
-    "row_scores",
-    "start_run",
-    "train",
-    "tune",
-]
-
-
-@dataclass(frozen=True)
-class CoolDown:
-    """A learning rate that stays for half of the training and then falls to 0 in a straight line.
-
-    A strong decay keeps the weights of a network with BatchNorm short, so that every step turns them far. At a constant
-    rate its accuracy jumps by many points from look to look; as the rate falls, it settles.
-
-    Args:
-        rate: the learning rate of the first half.
-        steps: the steps of the whole training.
-
-    >>> [round(CoolDown(0.1, 8)(step), 3) for step in (0, 3, 4, 6, 7, 8)]
-    [0.1, 0.1, 0.1, 0.05, 0.025, 0.0]
-    """
-
-    rate: float
-    steps: int
-
-    def __call__(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return self.rate * max(0.0, min(1.0, 2 * (1 - step / self.steps)))
+__all__ = ["InnerLoop", "RowReader", "RowScores", "copied_modules", "row_scores", "start_run", "train", "tune"]
 
 
 class InnerLoop(NamedTuple):
@@ -70,20 +36,11 @@ class InnerLoop(NamedTuple):
         inner: the inner dynamics.
         steps: the inner steps of a round. Models are looked at between rounds.
         seed: the seed of mini-batches and noise.
-        cools: True if the learning rate falls to 0 by the end of the training, whose length is then fixed.
     """
 
     inner: Dynamics
     steps: int
     seed: int
-    cools: bool = False
-
-    def over(self, rounds: int) -> InnerLoop:
-        """Return the loop for a training of some rounds."""
-        if not self.cools:
-            return self
-        rate = self.inner.learning_rate(0)
-        return self._replace(inner=replace(self.inner, lr=CoolDown(rate, rounds * self.steps)))  # type: ignore[type-var]
 
 
 class RowScores(NamedTuple):

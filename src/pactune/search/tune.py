@@ -24,7 +24,7 @@ from pactune.problem.modules import as_module
 from pactune.results.callbacks import Progress, progress_for
 from pactune.results.result import Result
 from pactune.search.comparison import Procedure, compare
-from pactune.search.decays import MOST_DECAYS, MOST_ROUNDS, ROUNDS, Scalars, candidates, search_scalars, with_decay
+from pactune.search.decays import MOST_DECAYS, ROUNDS, Scalars, candidates, search_scalars, with_decay
 from pactune.search.final import FinalRun, check_final, final_fit, record_comparison
 from pactune.search.learning_rate import MOMENTUM, find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
@@ -43,7 +43,7 @@ NO_DECAY = (0,)  # the number of its candidate
 STEPS = 20  # inner steps of a round
 SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
 LARGE_STEPS = 100  # the same for a larger model on a CUDA device, where a look takes as long as many steps
-LARGE_DECAYS = 5  # of a larger model
+LARGE_DECAYS = 6  # of a larger model
 
 
 def tune(
@@ -87,10 +87,9 @@ def tune(
             `higher_is_better = False`; or the name of a scikit-learn scorer. None is the accuracy for classes and the
             loss otherwise.
         inner: the dynamics of training, such as `pt.Adam(lr=1e-3)`. None is SGD with momentum and a learning rate that
-            a range test finds. For a model of more than a million parameters on a CUDA device the rate falls to 0 in
-            the second half of the training.
-        inner_steps: the steps between two looks at the held-out rows. None is 20, and 100 for such a model. Training
-            takes 25 to 100 times as many, and 25 times as many for such a model.
+            a range test finds.
+        inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many. None is
+            20, and 100 for a model of more than a million parameters on a CUDA device.
         batch_size: rows of a mini-batch; None takes all rows at every step.
         test: a test set. It is evaluated and decides nothing.
         seed: the seed of mini-batches and noise. The model's present parameters are the start of every run.
@@ -132,7 +131,6 @@ def tune(
 
     def searched(shown: Progress) -> Result:
         runner, steps = Runner(_engine(engine, problem)), inner_steps or _default_steps(problem)
-        cools = inner is None and trains_long(problem)
         given = _sgd(1.0) if inner is None else as_dynamics(inner)
         stored, identity = None, ""
         if run_dir is not None:
@@ -140,7 +138,7 @@ def tune(
             stored = read_outcome(Path(run_dir), identity) if resume else None
         if inner is None:
             given = _sgd(stored.learning_rate if stored else find_learning_rate(problem, runner, seed))
-        search = _Search(problem, hyper, InnerLoop(given, steps, seed, cools), runner, shown)
+        search = _Search(problem, hyper, InnerLoop(given, steps, seed), runner, shown)
         found = stored or search.run(sample.folds, judge)
         if run_dir is not None and not stored:
             write_outcome(Path(run_dir), identity, found)
@@ -178,15 +176,15 @@ class _Search:
     ) -> None:
         self._problem, self._runner, self._progress = problem, runner, progress
         self._own = hyper is not None
-        self._loop = loop.over(ROUNDS)
+        self._loop = loop
         train = problem.train if problem.refit else problem.subproblems[0].train
         inputs = first_inputs(train)
         self._inputs = None
         if not self._own and inputs is not None and needs_pull(inputs) and takes_inputs(problem.model, inputs):
             self._inputs = CorrelatedInputs(problem.model, inputs)
         most = MOST_DECAYS if is_small(problem) else LARGE_DECAYS
-        rate, longest = loop.inner.learning_rate(0), loop.steps * (ROUNDS if loop.cools else MOST_ROUNDS)
-        self._candidates = candidates(rate, longest, pulls=self._inputs is not None, most=most)
+        rate = loop.inner.learning_rate(0)
+        self._candidates = candidates(rate, loop.steps, pulls=self._inputs is not None, most=most)
         self._alone = [number for number, one in enumerate(self._candidates) if not one.pull]
 
     def run(self, folds: Any, metric: Metric) -> SearchOutcome:
@@ -239,7 +237,7 @@ class _Search:
 
     def _tuning_loop(self, rounds: int) -> InnerLoop:
         """Return the loop whose outer steps have as many inner steps together as the rounds of the decays."""
-        return self._loop._replace(steps=max(1, -(-rounds * self._loop.steps // OUTER_STEPS))).over(OUTER_STEPS)
+        return self._loop._replace(steps=max(1, -(-rounds * self._loop.steps // OUTER_STEPS)))
 
     def _make(self, choice: RoundChoice) -> MakeHyper:
         return partial(self._hyper_at, self._candidates[choice.candidate])
@@ -280,13 +278,8 @@ def is_small(problem: Problem) -> bool:
     return sum(p.numel() for p in problem.parameters().values()) <= SMALL
 
 
-def trains_long(problem: Problem) -> bool:
-    """Return True if every model trains for a fixed number of many steps, in which the learning rate cools down."""
-    return problem.device.type == "cuda" and not is_small(problem)
-
-
 def _default_steps(problem: Problem) -> int:
-    return LARGE_STEPS if trains_long(problem) else STEPS
+    return LARGE_STEPS if problem.device.type == "cuda" and not is_small(problem) else STEPS
 
 
 @contextmanager
