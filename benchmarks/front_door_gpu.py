@@ -106,7 +106,7 @@ def course(accuracies: Iterable[float]) -> list[float]:
     return [round(100 * value, 2) for value in accuracies]
 
 
-def run_draw(scale: Scale, images: Images, draw: int, device: torch.device) -> dict[str, Any]:
+def run_draw(scale: Scale, images: Images, draw: int, device: torch.device, *, only_tune: bool) -> dict[str, Any]:
     """Return the test accuracies of one draw."""
     x, y = (torch.cat(part) for part in zip(*images.draw(draw, scale.half), strict=True))
     own, test = (on_device(pair, scale.model, device) for pair in ((x, y), images.test))
@@ -122,6 +122,8 @@ def run_draw(scale: Scale, images: Images, draw: int, device: torch.device) -> d
     found |= {"seconds": round(seconds, 1), "learning_rate": rate, "verdict": result.verdict}
     found["table"] = result.comparison
     found["course"] = course(row["test_accuracy"] for row in [*result.rows, *result.plain_rows])
+    if only_tune:
+        return found
     print(json.dumps(found, ensure_ascii=False), flush=True)
     begun = time.perf_counter()
     records = train_all(scale, images, own, test, draw, rate)
@@ -133,12 +135,11 @@ def run_draw(scale: Scale, images: Images, draw: int, device: torch.device) -> d
 def add_draw(name: str, found: dict[str, Any], device: torch.device) -> None:
     """Add a draw to the file, and the means over all draws in it."""
     path = RESULTS / name
-    draws = json.loads(path.read_text("utf-8"))["draws"] if path.exists() else []
-    draws = sorted([one for one in draws if one["draw"] != found["draw"]] + [found], key=lambda one: int(one["draw"]))
-    columns = {
-        "tune": [one["tune"] for one in draws],
-        "plain": [one["plain"]["accuracy"] for one in draws],
-        "one decay": [one["one decay"]["accuracy"] for one in draws],
+    known = {one["draw"]: one for one in (json.loads(path.read_text("utf-8"))["draws"] if path.exists() else [])}
+    known[found["draw"]] = {**known.get(found["draw"], {}), **found}
+    draws = [known[number] for number in sorted(known)]
+    columns = {"tune": [one["tune"] for one in draws]} | {
+        name: [one[name]["accuracy"] for one in draws] for name in ("plain", "one decay") if name in draws[0]
     }
     means = {column: round(sum(values) / len(values), 2) for column, values in columns.items()}
     where = {**machine(), "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"}
@@ -152,13 +153,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--data-dir", type=Path, help="of the image files")
     parser.add_argument("--output", help="name of a file under benchmarks/results; none is written by default")
+    parser.add_argument("--only-tune", action="store_true", help="leave the others as they are in the file")
     parser.add_argument("--tiny", action="store_true", help="a linear classifier of digits, in seconds")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     scale, device = TINY if options.tiny else Scale(), torch.device(options.device)
     images = load_images(scale.data, options.data_dir)
     assert images is not None  # it was to be downloaded, so that it is there
-    found = run_draw(scale, images, options.draw, device)
+    found = run_draw(scale, images, options.draw, device, only_tune=options.only_tune)
     print(json.dumps(found, ensure_ascii=False), flush=True)
     if options.output:
         add_draw(options.output, found, device)

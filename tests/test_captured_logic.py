@@ -106,6 +106,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "SGD": {"inner": pt.SGD(0.05)},
     "validation risk": {"objective": pt.ValidationRisk()},
     "stride": {"path_stride": 3},
+    "averaged": {"inner": pt.Averaged(pt.SGD(0.05, momentum=0.9), beta=0.7)},
 }
 
 

@@ -140,6 +140,8 @@ DYNAMICS: dict[str, Dynamics] = {
     "clipped nesterov": pt.SGD(0.3, momentum=0.7, nesterov=True, clip=0.2),
     "clipped adam": pt.Adam(0.05, eps=1e-3, clip=0.2),
     "clipped langevin": pt.Langevin(0.3, inverse_temperature=50.0, clip=0.2),
+    "averaged momentum": pt.Averaged(pt.SGD(0.3, momentum=0.7), beta=0.6),
+    "averaged adam": pt.Averaged(pt.Adam(0.05, eps=1e-3), beta=0.6),
     "langevin with schedule": pt.Langevin(lambda t: 0.3 / (1 + t), inverse_temperature=50.0),
 }
 OBJECTIVES: dict[str, Objective] = {

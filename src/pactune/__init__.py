@@ -17,7 +17,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from pactune.bounds.certificate import Certificate, certify
-    from pactune.dynamics import SGD, Adam, Langevin, TorchOptim
+    from pactune.dynamics import SGD, Adam, Averaged, Langevin, TorchOptim
     from pactune.errors import (
         CertificateError,
         DataError,
@@ -73,7 +73,7 @@ _HOMES = {
     "pactune.bounds.certificate": ["Certificate", "certify"],
     "pactune.results.callbacks": ["Callback"],
     "pactune.gradient_check.check": ["check_hypergradient"],
-    "pactune.dynamics": ["SGD", "Adam", "Langevin", "TorchOptim"],
+    "pactune.dynamics": ["SGD", "Adam", "Averaged", "Langevin", "TorchOptim"],
     "pactune.errors": [
         "CertificateError",
         "DataError",
@@ -130,6 +130,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AutoZeta",
+    "Averaged",
     "Callback",
     "Certificate",
     "CertificateError",

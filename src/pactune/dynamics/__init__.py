@@ -7,13 +7,25 @@ here with a class that implements `step`.
 from __future__ import annotations
 
 from pactune.dynamics.adam import Adam
+from pactune.dynamics.averaged import Averaged
 from pactune.dynamics.base import Dynamics, Schedule, Slots, StepInputs
 from pactune.dynamics.langevin import Langevin
 from pactune.dynamics.sgd import SGD
 from pactune.dynamics.torch_optim import TorchOptim
 from pactune.errors import SettingError
 
-__all__ = ["SGD", "Adam", "Dynamics", "Langevin", "Schedule", "Slots", "StepInputs", "TorchOptim", "as_dynamics"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "Averaged",
+    "Dynamics",
+    "Langevin",
+    "Schedule",
+    "Slots",
+    "StepInputs",
+    "TorchOptim",
+    "as_dynamics",
+]
 
 
 def as_dynamics(inner: object) -> Dynamics:

@@ -146,6 +146,10 @@ class Dynamics(ABC):
         """Return the numbers of a step that change with the number of steps since θ_0; `lr` is always one of them."""
         return {"lr": self.learning_rate(step)}
 
+    def average(self, slots: Slots) -> Params | None:
+        """Return the parameters that users see in place of θ; None if they see θ itself."""
+        return None
+
     def inverse_temperature_or_none(self) -> float | None:
         """Return τ; None if the dynamics has no finite τ."""
         return None

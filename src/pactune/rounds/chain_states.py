@@ -32,7 +32,7 @@ class ChainStates:
         states: the states of this rank's chains; None before the first round.
         rounds: the number of finished rounds.
         ranks: the ranks of the run. Each rank has the states of its own chains.
-        lead: the state of the first chain without its slots. Every rank has it.
+        lead: the state of the first chain that users see, without its slots. Every rank has it.
         memory: the tensors that the estimators of this rank's chains keep for the next round; None if they keep none.
     """
 
@@ -81,7 +81,7 @@ class ChainStates:
 
     def after(self, outcome: RoundOutcome) -> ChainStates:
         """Return the chains at the end of a round; these chains stay at its start until `follow`."""
-        lead = self.ranks.from_leader(outcome.states[0]._replace(slots={}))
+        lead = self.ranks.from_leader(self.inputs.presented(outcome.states[0]))
         memory = list(outcome.memory) if any(outcome.memory) else self.memory
         return replace(self, states=outcome.states, lead=lead, rounds=self.rounds + 1, memory=memory)
 
@@ -108,7 +108,7 @@ class ChainStates:
         chains = [InnerState(**{name: chain[name] for name in InnerState._fields}) for chain in found]
         own = self.ranks.own_chains(self.chains)
         self.states = [chains[number] for number in own] if chains else None
-        self.lead = chains[0] if chains else None
+        self.lead = self.inputs.presented(chains[0]) if chains else None
         remembered = bool(chains) and all("memory" in chain for chain in found)
         self.memory = [found[number]["memory"] for number in own] if remembered else None
 

@@ -14,6 +14,7 @@ from pactune.errors import SettingError
 from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source
+from pactune.problem.statistics import fresh_statistics
 from pactune.rounds.replay import check_replay
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone
@@ -102,6 +103,13 @@ class RunInputs:
         """Return the state at θ_0."""
         owned = clone(params)
         return InnerState(owned, self.dynamics.slots(owned), clone(buffers), 0)
+
+    def presented(self, state: InnerState) -> InnerState:
+        """Return the state that users see: without slots, and at the average if the dynamics keeps one."""
+        average = self.dynamics.average(state.slots)
+        if average is None:
+            return state._replace(slots={})
+        return InnerState(average, {}, fresh_statistics(self.problem, average, state.buffers), state.step)
 
     def _noise(self, step: int, chain: int) -> Params | None:
         if not self.dynamics.uses_noise:

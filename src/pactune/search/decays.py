@@ -20,7 +20,7 @@ from pactune.search.training import InnerLoop, RowReader, copied_modules, start_
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
 
-__all__ = ["ROUNDS", "Scalars", "candidates", "search_scalars", "with_decay"]
+__all__ = ["MOST_ROUNDS", "ROUNDS", "Scalars", "candidates", "search_scalars", "with_decay"]
 
 log = logging.getLogger("pactune.search")
 DECAYS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -28,7 +28,7 @@ MOST_DECAYS = 8
 PULLS = (1.0, 5.0)  # of correlated inputs
 DECAYS_WITH_PULL = (0.0, 0.03, 0.3)
 STABLE = 0.4  # the largest ηλ of a candidate; tuning can still enlarge λ four times
-ACTS = 0.5  # the least ηλ times the longest training, at which a decay shrinks θ to 60 % unless gradients resist
+ACTS = 0.5  # the least ηλ times the steps, at which a decay shrinks θ to 60 % unless gradients resist
 ROUNDS = 25  # before it is looked whether more would help
 MOST_ROUNDS = 100
 WORTH = 0.98  # more rounds are worth it if the later ones lowered the score to this share
@@ -55,16 +55,16 @@ def candidates(learning_rate: float, steps: int, *, pulls: bool, most: int = MOS
 
     Args:
         learning_rate: η.
-        steps: the inner steps of a round.
+        steps: the inner steps within which a decay must act.
         pulls: add candidates with a pull of correlated inputs.
         most: the largest number of decays.
 
-    >>> [scalars.decay for scalars in candidates(0.1, 20, pulls=False)]
+    >>> [scalars.decay for scalars in candidates(0.1, 2000, pulls=False)]
     [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
-    >>> [scalars.decay for scalars in candidates(1e-4, 100, pulls=False)]
+    >>> [scalars.decay for scalars in candidates(1e-4, 10_000, pulls=False)]
     [0.0, 1.0, 3.0, 10.0, 30.0, 100.0]
     """
-    least = ACTS / (learning_rate * steps * MOST_ROUNDS)
+    least = ACTS / (learning_rate * steps)
     alone = [Scalars(decay) for decay in DECAYS if not 0 < decay < least][:most]
     both = [Scalars(decay, pull) for pull in PULLS for decay in DECAYS_WITH_PULL if pulls]
     return [one for one in alone + both if learning_rate * max(one.decay, one.pull) <= STABLE]

@@ -22,7 +22,7 @@ from pactune.tuning.outer_run import OuterRun
 __all__ = ["FILE", "SearchOutcome", "read_outcome", "search_identity", "write_outcome"]
 
 FILE = "search.json"
-FORMAT = "search 1"
+FORMAT = "search 2"
 
 
 class SearchOutcome(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.checks import check_count, check_seed
-from pactune.dynamics import SGD, Dynamics, as_dynamics
+from pactune.dynamics import SGD, Averaged, Dynamics, as_dynamics
 from pactune.engines import Engine, Traced, as_engine
 from pactune.interrupts import deferred_interrupts
 from pactune.problem import Problem
@@ -24,7 +24,7 @@ from pactune.problem.modules import as_module
 from pactune.results.callbacks import Progress, progress_for
 from pactune.results.result import Result
 from pactune.search.comparison import Procedure, compare
-from pactune.search.decays import MOST_DECAYS, ROUNDS, Scalars, candidates, search_scalars, with_decay
+from pactune.search.decays import MOST_DECAYS, MOST_ROUNDS, ROUNDS, Scalars, candidates, search_scalars, with_decay
 from pactune.search.final import FinalRun, check_final, final_fit, record_comparison
 from pactune.search.learning_rate import MOMENTUM, find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
@@ -43,7 +43,7 @@ NO_DECAY = (0,)  # the number of its candidate
 STEPS = 20  # inner steps of a round
 SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
 LARGE_STEPS = 100  # the same for a larger model on a CUDA device, where a look takes as long as many steps
-LARGE_DECAYS = 6  # of a larger model
+LARGE_DECAYS = 4  # of a larger model
 
 
 def tune(
@@ -87,7 +87,8 @@ def tune(
             `higher_is_better = False`; or the name of a scikit-learn scorer. None is the accuracy for classes and the
             loss otherwise.
         inner: the dynamics of training, such as `pt.Adam(lr=1e-3)`. None is SGD with momentum and a learning rate that
-            a range test finds.
+            a range test finds. For a model of more than a million parameters on a CUDA device it is `Averaged`: the
+            model is an average over the last 200 steps or so.
         inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many. None is
             20, and 100 for a model of more than a million parameters on a CUDA device.
         batch_size: rows of a mini-batch; None takes all rows at every step.
@@ -131,13 +132,13 @@ def tune(
 
     def searched(shown: Progress) -> Result:
         runner, steps = Runner(_engine(engine, problem)), inner_steps or _default_steps(problem)
-        given = _sgd(1.0) if inner is None else as_dynamics(inner)
+        given = _dynamics(problem, 1.0) if inner is None else as_dynamics(inner)
         stored, identity = None, ""
         if run_dir is not None:
             identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), runner), metric)
             stored = read_outcome(Path(run_dir), identity) if resume else None
         if inner is None:
-            given = _sgd(stored.learning_rate if stored else find_learning_rate(problem, runner, seed))
+            given = _dynamics(problem, stored.learning_rate if stored else find_learning_rate(problem, runner, seed))
         search = _Search(problem, hyper, InnerLoop(given, steps, seed), runner, shown)
         found = stored or search.run(sample.folds, judge)
         if run_dir is not None and not stored:
@@ -183,8 +184,9 @@ class _Search:
         if not self._own and inputs is not None and needs_pull(inputs) and takes_inputs(problem.model, inputs):
             self._inputs = CorrelatedInputs(problem.model, inputs)
         most = MOST_DECAYS if is_small(problem) else LARGE_DECAYS
+        within = loop.steps * (ROUNDS // 2 if trains_long(problem) else MOST_ROUNDS)
         rate = loop.inner.learning_rate(0)
-        self._candidates = candidates(rate, loop.steps, pulls=self._inputs is not None, most=most)
+        self._candidates = candidates(rate, within, pulls=self._inputs is not None, most=most)
         self._alone = [number for number, one in enumerate(self._candidates) if not one.pull]
 
     def run(self, folds: Any, metric: Metric) -> SearchOutcome:
@@ -269,8 +271,10 @@ def _engine(engine: str | Engine, problem: Problem) -> Engine:
     return Traced() if engine == "auto" and isinstance(found, Traced) else found
 
 
-def _sgd(rate: float) -> Dynamics:
-    return SGD(lr=rate, momentum=MOMENTUM, decoupled=True)
+def _dynamics(problem: Problem, rate: float) -> Dynamics:
+    """Return SGD with momentum; of a model that trains long, users see an average over the steps."""
+    iterates = SGD(lr=rate, momentum=MOMENTUM, decoupled=True)
+    return Averaged(iterates, beta=1 - 0.5 / LARGE_STEPS) if trains_long(problem) else iterates
 
 
 def is_small(problem: Problem) -> bool:
@@ -278,8 +282,13 @@ def is_small(problem: Problem) -> bool:
     return sum(p.numel() for p in problem.parameters().values()) <= SMALL
 
 
+def trains_long(problem: Problem) -> bool:
+    """Return True for a larger model on a CUDA device, whose rounds have more steps."""
+    return problem.device.type == "cuda" and not is_small(problem)
+
+
 def _default_steps(problem: Problem) -> int:
-    return LARGE_STEPS if problem.device.type == "cuda" and not is_small(problem) else STEPS
+    return LARGE_STEPS if trains_long(problem) else STEPS
 
 
 @contextmanager
