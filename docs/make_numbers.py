@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import make_certificates
+import make_decays
 import make_reproduction
-from claims import front_door, others, peers, performance, reproduction, selection, zeta
+from claims import decays, front_door, others, peers, performance, reproduction, selection, zeta
 from claims.text import rewrite
 
 ROOT = Path(__file__).parents[1]
 BUILT = {"_build", "generated", "gallery"}  # folders that a build writes
 BENCHMARKS = "benchmarks/README.md"
 CERTIFICATES = "docs/evidence/certificates.md"
+DECAYS = "docs/evidence/decays.md"
 GAINS = "docs/evidence/gains.md"
 PEERS = "docs/evidence/peers.md"
 PERFORMANCE = "docs/evidence/performance.md"
@@ -48,7 +50,8 @@ NUMBERS = [
     Numbers([GAINS, PERFORMANCE], others.folds_and_tasks),
     Numbers([GAINS], front_door.claims),
     Numbers(["docs/guides/monitor.md", GAINS], others.monitor, others.MONITOR_ALLOWED),
-    Numbers(["docs/evidence/method.md"], allowed=others.METHOD_ALLOWED),
+    Numbers([DECAYS], decays.claims, decays.ALLOWED),
+    Numbers(["docs/evidence/method.md"], decays.method, [*others.METHOD_ALLOWED, *decays.METHOD_ALLOWED]),
     Numbers([PERFORMANCE, PEERS, "docs/guides/engines.md", BENCHMARKS], performance.claims, performance.ALLOWED),
     Numbers([PEERS], peers.claims),
     Numbers(["docs/guides/privacy.md"], others.privacy_page, others.PRIVACY_ALLOWED),
@@ -83,7 +86,7 @@ def allowed_on(page: str) -> list[str]:
 
 def main() -> None:
     """Rewrite all pages."""
-    for made in (make_certificates, make_reproduction):
+    for made in (make_certificates, make_decays, make_reproduction):
         made.PAGE.write_text(made.page(), encoding="utf-8")
     for name in pages():
         page = ROOT / name

@@ -58,7 +58,7 @@ def on_page(fragment: str, written: str) -> bool:
     return " ".join(fragment.split()) in " ".join(written.split())
 
 
-@pytest.mark.parametrize("made", ["make_certificates", "make_reproduction"])
+@pytest.mark.parametrize("made", ["make_certificates", "make_decays", "make_reproduction"])
 def test_generated_tables_are_those_of_the_files(made: str) -> None:
     module = sys.modules[made]
     written = module.PAGE.read_text(encoding="utf-8")

@@ -129,7 +129,12 @@ class WeightDecay(PerParameter):
 
     By default λ has no sign constraint, as in the paper's experiments. Choose `per="element"` to reproduce them,
     `"tensor"` or `"global"` when the validation set is small and nothing guards against overfitting it. Most of the
-    harm that tuning does is done by negative decays, and `positive=True` rules them out.
+    harm that tuning does is done by negative decays. An outer optimizer that clamps λ at 0 after its step rules them
+    out, and so does `positive=True`.
+
+    With `positive`, the gradient by this module's parameters is that by λ times 1 − exp(−λ), so a small λ moves slowly.
+    From 0.001 it hardly moves where the gradients by λ are of the order of the outer optimizer's ε, as in the paper's
+    experiment with RMSprop. Start nearer to 1/(ηN) for a run of N inner steps in all.
 
     Args:
         model: the model whose trainable parameters are decayed.
