@@ -101,7 +101,8 @@ def test_direct_calls_give_the_same_numbers() -> None:
         torch._foreach_div_(moved, [b, b])
         bounded = torch.maximum(torch.minimum(a.exp(), b.sigmoid()), a.abs().sqrt().log().tanh())
         scalars = torch.stack([(a @ b[0]).pow(2).sum(), b.sum().clamp_min(0.1), torch.zeros((), dtype=a.dtype)])
-        return [total.relu().view(12), *moved, torch.log_softmax(total, 1), bounded.div_(2), scalars]
+        errors = nn.functional.mse_loss(a, b), (a - b).square().mean(0)
+        return [total.relu().view(12), *moved, torch.log_softmax(total, 1), bounded.div_(2), scalars, *errors]
 
     graph = trace(step, [A, B])
     before = [node.target for node in graph.graph.nodes]

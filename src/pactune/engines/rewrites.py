@@ -40,6 +40,7 @@ DIRECT: dict[Any, Callable[..., Any]] = {  # functions of torch that run the sam
     aten.full.default: torch.full,
     aten.log.default: torch.log,
     aten.maximum.default: torch.maximum,
+    aten.mean.dim: torch.mean,
     aten.minimum.default: torch.minimum,
     aten.mm.default: torch.mm,
     aten.mul.Scalar: torch.mul,
