@@ -4,9 +4,10 @@
     python benchmarks/lasso_peers.py --sparse-ho sparse-ho
 
 Every call starts from zero weights and ends with the gradient of the validation error with respect to log λ. Both sides
-use their cheapest setting, a tolerance or a number of steps, whose gradient has a relative error below 1e-6. What is
-done once is not timed: the compilation by numba, and the recording of the steps by pactune. sparse-ho has had no
-release for recent versions of NumPy and SciPy; `load_sparse_ho` says what has to be replaced for it.
+use their cheapest setting, a tolerance or a number of steps, whose gradient has a relative error below 1e-6. sparse-ho
+is compiled by numba, and the inner steps of `Implicit` by pactune's engine "compiled", which needs a C++ compiler. What
+is done once is not timed: both compilations, and the recording of steps. sparse-ho has had no release for recent
+versions of NumPy and SciPy; `load_sparse_ho` says what has to be replaced for it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ STEPS = [25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400]
 MODELS = ("lasso", "weighted lasso", "elastic net")
 SIZES = [(50, 100), (100, 200), (500, 1000)]
 MOMENTUM = 0.7
+ENGINES = {"implicit": "compiled", "unrolled": "traced", "forward": "traced"}  # of pactune; the last two record rounds
 
 
 class Data(NamedTuple):
@@ -132,7 +134,7 @@ def own(model: str, way: str, data: Data, steps: int) -> Callable[[], np.ndarray
         outer=torch.optim.SGD(hyper.parameters(), lr=0.1),
         objective=pt.ValidationRisk(),
         hypergradient=estimators[way],
-        engine="traced",
+        engine=ENGINES[way],
     )
 
     def run() -> np.ndarray:
@@ -212,7 +214,14 @@ def main() -> None:
                 print(rows[-1], flush=True)
     write(
         "lasso-peers.json",
-        {"accuracy": ACCURACY, "momentum": MOMENTUM, "rows": rows, "gradients": gradients, "machine": machine()},
+        {
+            "accuracy": ACCURACY,
+            "momentum": MOMENTUM,
+            "engines": ENGINES,
+            "rows": rows,
+            "gradients": gradients,
+            "machine": machine(),
+        },
     )
 
 

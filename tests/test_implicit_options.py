@@ -295,6 +295,22 @@ def test_a_hessian_of_zeros_is_an_error() -> None:
         pt.ConjugateGradient(5).solve(system(zero, torch.ones(2, dtype=DOUBLE)))
 
 
+def test_a_curvature_of_zero_along_the_first_direction_raises_the_damping() -> None:
+    saddle, b = torch.diag(torch.tensor([1.0, -1.0], dtype=DOUBLE)), torch.ones(2, dtype=DOUBLE)
+    found = pt.ConjugateGradient(5).solve(system(saddle, b))  # bᵀHb = 0, and ‖Hb‖ is not
+    assert found.damping > 1.0
+    torch.testing.assert_close(found.value["v"], torch.linalg.solve(saddle + found.damping * torch.eye(2).to(b), b))
+
+
+def test_the_curvature_that_ends_conjugate_gradients_is_a_rayleigh_quotient() -> None:
+    matrix = torch.diag(torch.tensor([1e-3, 1.0, 30.0, 31.0, -40.0], dtype=DOUBLE))
+    b = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.01], dtype=DOUBLE)  # several steps pass before it is met
+    found = pt.ConjugateGradient(5)._descend(system(matrix, b), 0.0)
+    assert found.products > 2
+    assert found.negative is not None
+    assert -40.0 <= found.negative < 0.0 < found.largest <= 40.0
+
+
 @pytest.mark.parametrize("start", [None, {"v": torch.tensor([3.0, 4.0, 1.0], dtype=DOUBLE)}])
 def test_a_start_changes_neither_the_solution_nor_the_damping(start: Any) -> None:
     matrix = torch.diag(torch.tensor([2.0, -1.0, 0.5], dtype=DOUBLE))

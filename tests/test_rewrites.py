@@ -72,7 +72,7 @@ def test_sums_with_zeros_and_two_transposes_are_left_out() -> None:
     def empty(a: Tensor) -> list[Tensor]:
         total = torch.zeros_like(a)
         total.add_(a * 2)
-        return [total.transpose(0, 1).transpose(0, 1) + 1]
+        return [total.transpose(0, 1).transpose(0, 1).t().t() + 1]
 
     assert targets(empty, A, merge=True) == [aten.mul.Tensor, aten.add.Tensor]
 
@@ -99,7 +99,10 @@ def test_direct_calls_give_the_same_numbers() -> None:
         total = (a * b).sum(0, keepdim=True).expand(4, 3) - a.t().t() / 3
         moved = torch._foreach_mul([a, total], torch.tensor(0.5))
         torch._foreach_div_(moved, [b, b])
-        return [total.relu().view(12), *moved, torch.log_softmax(total, 1)]
+        bounded = torch.maximum(torch.minimum(a.exp(), b.sigmoid()), a.abs().sqrt().log().tanh())
+        scalars = torch.stack([(a @ b[0]).pow(2).sum(), b.sum().clamp_min(0.1), torch.zeros((), dtype=a.dtype)])
+        errors = nn.functional.mse_loss(a, b), (a - b).square().mean(0)
+        return [total.relu().view(12), *moved, torch.log_softmax(total, 1), bounded.div_(2), scalars, *errors]
 
     graph = trace(step, [A, B])
     before = [node.target for node in graph.graph.nodes]

@@ -97,7 +97,8 @@ def dot(a: Params, b: Params) -> Tensor:
     """
     if a is b and _many(a) and not any(value.requires_grad for value in a.values()):
         return torch.stack(torch._foreach_norm(list(a.values()))).square().sum()
-    return torch.stack([torch.sum(value) for value in mul(a, b).values()]).sum()
+    sums = [torch.sum(value) for value in mul(a, b).values()]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum()
 
 
 def norm(a: Params) -> Tensor:

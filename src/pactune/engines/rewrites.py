@@ -27,27 +27,42 @@ CONSTANTS = {  # the number that each of these operations fills a tensor with
     aten.new_ones.default: 1,
 }
 DIRECT: dict[Any, Callable[..., Any]] = {  # functions of torch that run the same kernel after a shorter call
+    aten.abs.default: torch.abs,
     aten.add.Tensor: torch.add,
     aten.addmm.default: torch.addmm,
     aten.bmm.default: torch.bmm,
+    aten.clamp_min.default: torch.clamp_min,
     aten.div.Scalar: torch.div,
     aten.div.Tensor: torch.div,
+    aten.div_.Scalar: torch.Tensor.div_,
+    aten.exp.default: torch.exp,
     aten.expand.default: torch.Tensor.expand,
     aten.full.default: torch.full,
+    aten.log.default: torch.log,
+    aten.maximum.default: torch.maximum,
+    aten.mean.dim: torch.mean,
+    aten.minimum.default: torch.minimum,
     aten.mm.default: torch.mm,
     aten.mul.Scalar: torch.mul,
     aten.mul.Tensor: torch.mul,
+    aten.mv.default: torch.mv,
     aten.neg.default: torch.neg,
+    aten.pow.Tensor_Scalar: torch.pow,
     aten.relu.default: torch.relu,
     aten.select.int: torch.select,
+    aten.sigmoid.default: torch.sigmoid,
+    aten.sqrt.default: torch.sqrt,
+    aten.stack.default: torch.stack,
     aten.sub.Tensor: torch.sub,
     aten.sum.default: torch.sum,
     aten.sum.dim_IntList: torch.sum,
     aten.t.default: torch.t,
+    aten.tanh.default: torch.tanh,
     aten.transpose.int: torch.transpose,
     aten.unbind.int: torch.unbind,
     aten.unsqueeze.default: torch.unsqueeze,
     aten.view.default: torch.Tensor.view,
+    aten.zeros.default: torch.zeros,
     aten._foreach_add_.List: torch._foreach_add_,
     aten._foreach_add_.Scalar: torch._foreach_add_,
     aten._foreach_addcmul_.Scalar: torch._foreach_addcmul_,
@@ -206,10 +221,11 @@ def without_views(node: fx.Node) -> fx.Node:
 
 def _is_transpose(node: fx.Node) -> bool:
     """Return True if a node swaps the last two axes of a tensor."""
-    if node.target is not aten.transpose.int:
+    if node.target not in (aten.t.default, aten.transpose.int):
         return False
     axes = node.meta["val"].ndim
-    return sorted(axis % axes for axis in node.args[1:]) == [axes - 2, axes - 1]
+    swapped = [axis % axes for axis in node.args[1:]] or range(axes)  # `t` swaps both axes
+    return sorted(swapped) == [axes - 2, axes - 1]
 
 
 def _is_zero(node: Any) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from pactune.checks import NOT_NEGATIVE, POSITIVE, Rule, check_count, check_number
+from pactune.dynamics.base import Number
 from pactune.errors import GradientError
-from pactune.trees import Params, axpy, dot, norm, scale, sub, zeros_like
+from pactune.trees import Params, axpy, dot, scale, sub, zeros_like
 
 __all__ = [
     "DAMPING",
@@ -47,7 +48,7 @@ class LinearSystem(NamedTuple):
 
     hessian: Operator
     b: Params
-    learning_rate: float
+    learning_rate: Number
     generator: torch.Generator
     start: Params | None = None
 
@@ -79,7 +80,13 @@ class Solution(NamedTuple):
 
 
 class LinearSolver(ABC):
-    """An approximate solution v of ∇²R_T v = b."""
+    """An approximate solution v of ∇²R_T v = b.
+
+    Attributes:
+        looks: False if the solver makes the same tensor operations whatever the numbers are, and draws none.
+    """
+
+    looks: bool = True
 
     @abstractmethod
     def solve(self, system: LinearSystem) -> Solution:
@@ -95,6 +102,8 @@ class Identity(LinearSolver):
     """
 
     alpha: float | None = None
+
+    looks = False
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, POSITIVE, none="for the inner learning rate")
@@ -116,6 +125,8 @@ class Neumann(LinearSolver):
 
     steps: int
     alpha: float | None = None
+
+    looks = False
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps, 0, words="≥ 0, a whole number")
@@ -176,22 +187,29 @@ class ConjugateGradient(LinearSolver):
         )
 
     def _descend(self, system: LinearSystem, damping: float) -> _Descent:
-        """Run conjugate gradients at one damping, until the residual is small or a curvature is negative."""
+        """Run conjugate gradients at one damping, until the residual is small or a curvature is negative.
+
+        Scalars are numbers of Python. ‖p‖² follows from ‖r‖², since the new residual r is orthogonal to the last p.
+        """
         operator = damped(system.hessian, damping)
         residual = direction = system.residual(damping)
-        v, rho, largest = zeros_like(system.b), dot(residual, residual), 0.0
-        stop, extra = self.tolerance * self.tolerance * dot(system.b, system.b), int(system.start is not None)
+        v, rho, largest = zeros_like(system.b), _square(residual), 0.0
+        stop, length, extra = self.tolerance * self.tolerance * _square(system.b), rho, int(system.start is not None)
         for i in range(self.steps):
-            if bool(rho <= stop):
+            if rho <= stop:
                 return _Descent(system.from_start(v), i + extra, residual=residual if i <= FEW_STEPS else None)
             image = operator(direction)
-            curvature, length = dot(direction, image), dot(direction, direction)
-            if not bool(curvature.isfinite()):  # training diverged; the caller reports the NaN
-                return _Descent(scale(float("nan"), v), i + extra)
-            largest = max(largest, float(norm(image) / length.sqrt()))
-            if not bool(curvature > 0):
-                return _Descent(v, i + 1 + extra, float(curvature / length), largest)
-            v, residual, rho, direction = _move(v, residual, rho, direction, image, curvature)
+            curvature = float(dot(direction, image))
+            if not math.isfinite(curvature):  # training diverged; the caller reports the NaN
+                return _Descent(scale(math.nan, v), i + extra)
+            if not curvature > 0:
+                largest = max(largest, math.sqrt(_square(image) / length))
+                return _Descent(v, i + 1 + extra, curvature / length, largest)
+            largest, alpha = max(largest, curvature / length), rho / curvature
+            v, residual = axpy(alpha, direction, v), axpy(-alpha, image, residual)
+            rho, before = _square(residual), rho
+            beta = rho / before
+            direction, length = axpy(beta, direction, residual), rho + beta * beta * length
         known = residual if self.steps <= FEW_STEPS else None  # rounding adds up in a long recursion
         return _Descent(system.from_start(v), self.steps + extra, residual=known)
 
@@ -203,7 +221,7 @@ class _Descent(NamedTuple):
         value: the iterate.
         products: the number of Hessian products.
         negative: a Rayleigh quotient of the damped Hessian that is not positive; None if all were positive.
-        largest: the largest ‖Hp‖/‖p‖ of all directions p.
+        largest: the largest curvature of all directions p, and ‖Hp‖/‖p‖ of the last one.
         residual: the residual of the damped system; None after many steps.
     """
 
@@ -214,14 +232,9 @@ class _Descent(NamedTuple):
     residual: Params | None = None
 
 
-def _move(
-    v: Params, residual: Params, rho: Tensor, direction: Params, image: Params, curvature: Tensor
-) -> tuple[Params, Params, Tensor, Params]:
-    """Take one step of conjugate gradients; return v, the residual, its square and the next direction."""
-    alpha = rho / curvature
-    v, residual = axpy(alpha, direction, v), axpy(-alpha, image, residual)
-    after = dot(residual, residual)
-    return v, residual, after, axpy(after / rho, direction, residual)
+def _square(a: Params) -> float:
+    """Return ‖a‖²."""
+    return float(dot(a, a))
 
 
 def damped(hessian: Operator, damping: float) -> Operator:
