@@ -384,6 +384,86 @@ def test_a_long_round_is_recorded_after_many_rounds(numbers: int, monkeypatch: p
         one.outer.step(), two.outer.step()
 
 
+STATIONARY: dict[str, dict[str, Any]] = {
+    "Neumann": {"hypergradient": pt.Implicit(pt.Neumann(4, alpha=0.1))},
+    "Neumann, schedule": {"hypergradient": pt.Implicit(pt.Neumann(4)), "inner": pt.SGD(lambda t: 0.1 / (1 + t))},
+    "Neumann, fresh rows": {"hypergradient": pt.Implicit(pt.Neumann(4, alpha=0.1), batches=2), "batch_size": 5},
+    "Neumann, warm start": {"hypergradient": pt.Implicit(pt.Neumann(2, alpha=0.1), warm_start=True)},
+    "running, BatchNorm": {"hypergradient": pt.RunningImplicit(), "model": "conv"},
+    "Identity": {"hypergradient": pt.Implicit(pt.Identity()), "model": "mlp"},
+    "running": {"hypergradient": pt.RunningImplicit(alpha=0.1), "batch_size": 5},
+    "running, schedule": {"hypergradient": pt.RunningImplicit(), "inner": pt.SGD(lambda t: 0.1 / (1 + t))},
+    "value gap": {"hypergradient": pt.ValueFunctionGap(10.0, steps=2, warm_start=True), "model": "mlp"},
+}
+
+
+def gradients(one: pt.Tuner, rounds: int) -> list[Tensor]:
+    """Return the gradients of a loop of one's own."""
+    found = []
+    for _ in range(rounds):
+        one.hypergradient()
+        found += [p.grad.clone() for p in one.problem.hyper.parameters() if p.grad is not None]
+        one.outer.step()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # these rounds are too short to converge
+@pytest.mark.parametrize("case", STATIONARY)
+def test_the_linear_solve_of_a_short_round_is_recorded_with_its_steps(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "T", 4)
+    settings = {"dtype": torch.float32, "objective": pt.ValidationRisk(), "inner": pt.SGD(0.1), **STATIONARY[case]}
+    eager, traced = tuner("eager", **settings), tuner(Traced(), **settings)
+    for one, other in zip(gradients(eager, 7), gradients(traced, 7), strict=True):
+        assert torch.equal(one, other)
+    engine = traced.outer_run.runner.engine
+    assert isinstance(engine, Traced)
+    assert any(isinstance(one.segment, whole_round.WholeRound) and one.program for one in engine._recordings)
+
+
+@pytest.mark.slow
+@COMPILER
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_compiled_round_agrees_to_rounding_and_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "T", 8)
+    estimator = pt.Implicit(pt.Neumann(2, alpha=0.1))
+    settings: dict[str, Any] = {
+        "objective": pt.ValidationRisk(),
+        "hypergradient": estimator,
+        "inner": pt.SGD(0.1),
+        "dtype": torch.float32,
+        "model": "mlp",
+    }
+    eager, compiled = tuner("eager", **settings), tuner(Compiled(), **settings)
+    for one, other in zip(gradients(eager, 6), gradients(compiled, 6), strict=True):  # rounds 3, 5 and 6 are recorded
+        torch.testing.assert_close(one, other)
+    assert not compiled.outer_run.runner.engine.unrecordable
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("estimator", "batch_size"),
+    [
+        (pt.Implicit(pt.ConjugateGradient(3)), None),  # looks at residuals
+        (pt.Implicit(pt.Nystrom(3)), None),  # draws columns
+        (pt.Implicit(pt.Neumann(3), batches="all"), 5),  # reads rows that are not an input of the recording
+        (pt.Implicit(pt.Neumann(3)), 8),  # 20 rows give batches of 8, 8 and 4
+    ],
+)
+def test_a_round_that_looks_at_numbers_or_reads_other_rows_is_not_recorded_as_a_whole(
+    estimator: pt.Estimator, batch_size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "T", 4)
+    settings: dict[str, Any] = {"objective": pt.ValidationRisk(), "hypergradient": estimator, "batch_size": batch_size}
+    eager, traced = tuner("eager", **settings), tuner(Traced(), **settings)
+    for one, other in zip(gradients(eager, 3), gradients(traced, 3), strict=True):
+        assert torch.equal(one, other)
+    engine = traced.outer_run.runner.engine
+    assert isinstance(engine, Traced)
+    assert not any(isinstance(one.segment, whole_round.WholeRound) for one in engine._recordings)
+
+
 def test_attention_kernels_are_restored_after_a_graph() -> None:
     before = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
     torch.backends.cuda.enable_flash_sdp(False)

@@ -53,6 +53,14 @@ class SegmentData(NamedTuple):
     noise: list[Params]
     numbers: dict[str, Tensor]
 
+    @property
+    def even(self) -> bool:
+        """True if the mini-batches of all steps have the same number of rows.
+
+        The last mini-batch of an epoch may be smaller. Each place that it may have would need a recording of its own.
+        """
+        return len({batch.rows for batch in self.train}) == 1 == len({batch.rows for batch in self.valid})
+
     def single(self, t: int) -> SegmentData:
         """Return the data of step t as a segment of one step."""
         return SegmentData(
@@ -109,14 +117,11 @@ class SegmentReader:
         return flat + list(self._columns(start, steps).values()), layout
 
     def read_even(self, start: int, steps: int) -> tuple[TensorList, TreeLayout, int]:
-        """Return `read_flat` and the number of steps: a single one if the mini-batches of the steps differ in size.
-
-        The last mini-batch of an epoch may be smaller. Each place that it may have in a segment would need a recording.
-        """
+        """Return `read_flat` and the number of steps: a single one if the mini-batches of the steps differ in size."""
         if self._constant or steps == 1:
             return *self.read_flat(start, steps), steps
         data = self.read(start, steps)
-        if len({batch.rows for batch in data.train}) > 1 or len({batch.rows for batch in data.valid}) > 1:
+        if not data.even:
             return *self.read_flat(start, 1), 1
         return *flatten(data), steps
 

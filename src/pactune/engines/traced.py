@@ -14,7 +14,7 @@ from pactune.engines.rewrites import call_directly
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
 from pactune.engines.tracing import Program, trace
-from pactune.engines.whole_round import WholeRound, probe, read_round, whole_round_obstacle
+from pactune.engines.whole_round import WholeRound, estimator_obstacle, probe, read_round, whole_round_obstacle
 from pactune.interrupts import check_interrupt
 from pactune.rounds.chain import Carry, ChainEnd
 from pactune.rounds.engine import Engine, RoundChain, log
@@ -92,10 +92,11 @@ class Traced(Engine):
     def run_whole(self, round_chain: RoundChain) -> ChainEnd | None:
         """Run a round from a recording of the whole round.
 
-        The recording also returns the risks at θ_0. They are compared with those of the present functions, bit for bit.
+        The recording also returns the risks at θ_0. They are compared with those of the present functions, bit for bit,
+        or up to the rounding of compiled kernels.
         """
         chain, problem = round_chain.chain, round_chain.chain.plan.trajectory.problem
-        if round_chain.position + chain.plan.inner_steps <= self.after:
+        if round_chain.position + chain.plan.inner_steps <= self.after or estimator_obstacle(chain):
             return None
         whole = WholeRound.of(chain)
         if any(whole.is_same_function(slow) for slow in self._slower):
@@ -105,6 +106,8 @@ class Traced(Engine):
             log.debug("the round is not recorded as a whole: %s", reason)
             return None
         start, data = read_round(round_chain)
+        if not data.steps.even:
+            return None
         known: list[TensorList] = []
         ask = lambda: known.append(probe(chain.plan.trajectory, start, chain.hyper, data))  # noqa: E731
         if self._changes.run(ask, problem.members[:1]):
@@ -130,7 +133,8 @@ class Traced(Engine):
         assert recording.segment.result is not None
         end: ChainEnd
         end, probed = recording.segment.result.restore(found)
-        if not all(_equal(a, b) for a, b in zip(probed, known[0], strict=True)):
+        agree = _equal if self.exact else _nearly_equal
+        if not all(agree(a, b) for a, b in zip(probed, known[0], strict=True)):
             self.mark_unrecordable(problem)
             return None
         return end._replace(state=end.state._replace(step=chain.carry.state.step + chain.plan.inner_steps))
@@ -279,7 +283,12 @@ def _equal(found: Tensor, wanted: Tensor) -> bool:
     return torch.equal(found, wanted) or bool(found.isnan().any() and wanted.isnan().any())
 
 
-def _close(found: Tensor, wanted: Tensor) -> bool:
-    loose = 1e-8 if wanted.dtype == torch.float64 else 1e-3
+def _nearly_equal(found: Tensor, wanted: Tensor) -> bool:
+    """Compare two values of one forward, whose kernels round differently."""
+    return _close(found, wanted, 1e-11 if wanted.dtype == torch.float64 else 1e-5)
+
+
+def _close(found: Tensor, wanted: Tensor, loose: float | None = None) -> bool:
+    loose = loose or (1e-8 if wanted.dtype == torch.float64 else 1e-3)
     scale = float(wanted.abs().max()) if wanted.numel() else 0.0
     return torch.allclose(found, wanted, rtol=loose, atol=loose * scale, equal_nan=True)

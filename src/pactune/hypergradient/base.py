@@ -23,6 +23,7 @@ from pactune.hypergradient.records import (
 )
 from pactune.hypergradient.stored_steps import StoredSteps
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, add, add_, zeros_like
 
 __all__ = ["ChainContext", "ChainEstimator", "Estimator", "pull_back_steps"]
@@ -121,7 +122,7 @@ class Estimator(ABC):
         first_order: True if the estimator never differentiates a training gradient.
         stationary: True if the estimator takes θ_T for a stationary point of training, where λ acts through R_T alone.
         remembers: True if the estimator keeps tensors from round to round.
-        draws: True if the estimator reads fresh training mini-batches besides those of the steps.
+        fresh_batches: the number of fresh training mini-batches that a round reads besides those of the steps.
         takes_prox: False if the estimator needs a smooth training risk.
     """
 
@@ -132,7 +133,7 @@ class Estimator(ABC):
     first_order: bool = False
     stationary: bool = False
     remembers: bool = False
-    draws: bool = False
+    fresh_batches: int = 0
     takes_prox: bool = True
 
     @abstractmethod
@@ -146,6 +147,15 @@ class Estimator(ABC):
     @abstractmethod
     def anchor(self, t: int, inner_steps: int) -> int:
         """Return the step whose iterate is held fixed when a function of θ_t is differentiated; t ≤ T."""
+
+    def recordable(self, problem: InnerProblem, round_index: int | None) -> bool:
+        """Return True if a round makes the same tensor operations whatever its numbers are, so that it can be recorded.
+
+        Args:
+            problem: the problem.
+            round_index: the number of rounds of the run before this one; None for a round that belongs to no run.
+        """
+        return self.stackable
 
     def concern(self, notes: Mapping[str, float | Tensor], risk: float) -> str | None:
         """Return why the gradient of the risk is far off, judged by the notes of a round; None if it is not."""

@@ -19,6 +19,7 @@ from pactune.hypergradient.stationary_point import StationaryChainEstimator, Sta
 from pactune.hypergradient.support import StationarySystem, stationary_system
 from pactune.hypergradient.train_risk import Batches, MeanTrainRisk, check_batches, mean_train_risk
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, add, scale, sub
 
 __all__ = ["Implicit"]
@@ -75,6 +76,11 @@ class Implicit(StationaryEstimator):
             raise SettingError(f"`{role}`: solver must be Identity, Neumann, ConjugateGradient or Nystrom, got {kind}")
         super().check(role=role, inner_steps=inner_steps, dynamics=dynamics, count=count)
 
+    def recordable(self, problem: InnerProblem, round_index: int | None) -> bool:
+        """Return False if the solver looks at numbers, or the round looks for jumps."""
+        looks = self.solver.looks or _looks_for_jumps(round_index)
+        return not looks and super().recordable(problem, round_index)
+
     def start(self, trajectory: Trajectory, context: ChainContext) -> ChainEstimator:
         """Return the estimator for one chain of one round."""
         return _ImplicitChainEstimator(self, trajectory, context)
@@ -100,7 +106,8 @@ class _ImplicitChainEstimator(StationaryChainEstimator):
         assert self._last is not None
         risk = mean_train_risk(self._trajectory, self._context, self._last.data, self._settings.batches)
         gradient, hessian, mixed = risk.linearize(state)
-        if self._looks_for_jumps:
+        inputs = self._context.inputs
+        if _looks_for_jumps(None if inputs is None else inputs.round_index):
             self._check_smooth(risk, hessian, state, self._last)
         problem, hyper, eta = self._trajectory.problem, self._context.hyper, self._learning_rate
         support = stationary_system(problem, state.params, hyper, gradient(), eta)
@@ -109,15 +116,10 @@ class _ImplicitChainEstimator(StationaryChainEstimator):
             found = self._settings.solver.solve(system)
             self._notes = measure(system, found, support.residual, state.params)
         numbers = {"implicit_damping": found.damping, "implicit_products": found.products}
-        self._notes |= {name: final.value.new_tensor(float(number)) for name, number in numbers.items()}
+        self._notes |= {name: final.value.new_full((), number) for name, number in numbers.items()}
         if self._settings.warm_start:
             self._memory = found.value
         return add(sub(final.by_hyper, mixed(found.value)), support.by_hyper(found.value))
-
-    @property
-    def _learning_rate(self) -> float:
-        assert self._last is not None
-        return self._trajectory.dynamics.learning_rate(self._last.state.step)
 
     def _system(self, support: StationarySystem, hessian: Operator, b: Params) -> LinearSystem:
         """Return the system on the support. A start may come from another support, so it is restricted too."""
@@ -126,12 +128,6 @@ class _ImplicitChainEstimator(StationaryChainEstimator):
         start = inputs.memory if inputs is not None and self._settings.warm_start else {}
         guess = support.restrict(start) if start else None
         return LinearSystem(support.operator(hessian), support.restrict(b), self._learning_rate, generator, guess)
-
-    @property
-    def _looks_for_jumps(self) -> bool:
-        """True in the rounds 1, 2, 4, 8, … of a run, and in a round that belongs to none."""
-        inputs = self._context.inputs
-        return inputs is None or (inputs.round_index + 1).bit_count() == 1
 
     def _check_smooth(self, risk: MeanTrainRisk, hessian: Operator, state: InnerState, last: StepRecord) -> None:
         """Raise if the training gradient jumps along a training step, or the penalty's along its own gradient step."""
@@ -147,3 +143,8 @@ class _ImplicitChainEstimator(StationaryChainEstimator):
             slope = penalty_gradient(trajectory.problem, hyper)
             product = penalty_product(trajectory.problem, hyper)
             check_smooth("penalty", slope, product, state.params, scale(-self._learning_rate, slope(state.params)))
+
+
+def _looks_for_jumps(round_index: int | None) -> bool:
+    """Return True in the rounds 1, 2, 4, 8, … of a run, and in a round that belongs to none."""
+    return round_index is None or (round_index + 1).bit_count() == 1

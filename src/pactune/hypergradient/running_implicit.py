@@ -64,7 +64,7 @@ class _RunningChainEstimator(StationaryChainEstimator):
         settings, inputs = self._settings, self._context.inputs
         risk = mean_train_risk(self._trajectory, self._context, self._last.data, settings.batches)
         gradient, hessian, mixed = risk.linearize(state)
-        problem, eta = self._trajectory.problem, self._trajectory.dynamics.learning_rate(self._last.state.step)
+        problem, eta = self._trajectory.problem, self._learning_rate
         slope = gradient() if problem.has_prox else {}
         support = stationary_system(problem, state.params, self._context.hyper, slope, eta)
         alpha = settings.alpha if settings.alpha is not None else eta

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pactune.checks import NOT_NEGATIVE, POSITIVE, Rule, check_count, check_number
+from pactune.dynamics.base import Number
 from pactune.errors import GradientError
 from pactune.trees import Params, axpy, dot, norm, scale, sub, zeros_like
 
@@ -47,7 +48,7 @@ class LinearSystem(NamedTuple):
 
     hessian: Operator
     b: Params
-    learning_rate: float
+    learning_rate: Number
     generator: torch.Generator
     start: Params | None = None
 
@@ -79,7 +80,13 @@ class Solution(NamedTuple):
 
 
 class LinearSolver(ABC):
-    """An approximate solution v of ∇²R_T v = b."""
+    """An approximate solution v of ∇²R_T v = b.
+
+    Attributes:
+        looks: False if the solver makes the same tensor operations whatever the numbers are, and draws none.
+    """
+
+    looks: bool = True
 
     @abstractmethod
     def solve(self, system: LinearSystem) -> Solution:
@@ -95,6 +102,8 @@ class Identity(LinearSolver):
     """
 
     alpha: float | None = None
+
+    looks = False
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, POSITIVE, none="for the inner learning rate")
@@ -116,6 +125,8 @@ class Neumann(LinearSolver):
 
     steps: int
     alpha: float | None = None
+
+    looks = False
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps, 0, words="≥ 0, a whole number")

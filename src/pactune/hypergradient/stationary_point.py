@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pactune.dynamics.base import Number
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import Observation, StepRecord
-from pactune.hypergradient.train_risk import Batches
+from pactune.hypergradient.train_risk import ALL, Batches
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params
 
 __all__ = ["StationaryChainEstimator", "StationaryEstimator"]
@@ -24,9 +26,13 @@ class StationaryEstimator(Estimator):
     stationary = True
 
     @property
-    def draws(self) -> bool:  # type: ignore[override]
-        """True with fresh mini-batches."""
-        return isinstance(self.batches, int)
+    def fresh_batches(self) -> int:  # type: ignore[override]
+        """The number of fresh mini-batches of a round."""
+        return self.batches if isinstance(self.batches, int) else 0
+
+    def recordable(self, problem: InnerProblem, round_index: int | None) -> bool:
+        """Return False if a round reads all rows one by one, or has to find the support that a prox leaves."""
+        return not problem.has_prox and (self.batches != ALL or problem.train.steady)
 
     def skippable_steps(self, inner_steps: int) -> int:
         """Return T − 1: only θ_T and the last mini-batch are needed."""
@@ -49,6 +55,12 @@ class StationaryChainEstimator(ChainEstimator):
         self._last: StepRecord | None = None
         self._notes: Params = {}
         self._memory: Params = {}
+
+    @property
+    def _learning_rate(self) -> Number:
+        """η of the last step."""
+        assert self._last is not None
+        return self._trajectory.numbers(self._last.state, self._last.data)["lr"]
 
     @property
     def notes(self) -> Params:

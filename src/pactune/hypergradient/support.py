@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pactune.dynamics.base import Number
 from pactune.errors import GradientError
 from pactune.hypergradient.adjoints import vjp
 from pactune.problem.inner_problem import InnerProblem
@@ -46,7 +47,7 @@ class StationarySystem(NamedTuple):
 
 
 def stationary_system(
-    problem: InnerProblem, params: Params, hyper: Params, gradient: Params, size: float
+    problem: InnerProblem, params: Params, hyper: Params, gradient: Params, size: Number
 ) -> StationarySystem:
     """Return the linear system at θ.
 
@@ -62,7 +63,7 @@ def stationary_system(
     """
     if not problem.has_prox:
         return StationarySystem(gradient, lambda v: v, lambda hessian: hessian, lambda _: zeros_like(hyper))
-    support = _Support(problem, params, hyper, gradient, size or 1.0)  # a schedule may end at 0
+    support = _Support(problem, params, hyper, gradient, float(size) or 1.0)  # a schedule may end at 0
     return StationarySystem(support.residual, support.restrict, support.operator, support.by_hyper)
 
 

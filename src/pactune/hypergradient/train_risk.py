@@ -17,7 +17,7 @@ from pactune.hypergradient.trajectory import Product, Trajectory
 from pactune.problem.data import Batch
 from pactune.trees import Params, add, axpy, leaves, sub
 
-__all__ = ["Batches", "Linearization", "MeanTrainRisk", "check_batches", "mean_train_risk"]
+__all__ = ["ALL", "Batches", "Linearization", "MeanTrainRisk", "check_batches", "mean_train_risk"]
 
 Batches = int | Literal["all"] | None
 ALL = "all"

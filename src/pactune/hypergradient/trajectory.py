@@ -182,7 +182,7 @@ class Trajectory:
             linearized = self.linearize(record, graph=graph)
         slots = state.slots if self.dynamics.differentiable else {}
         arguments = StepArguments(
-            state.params, slots, linearized.gradient, record.hyper, record.data.noise, self._numbers(state, record.data)
+            state.params, slots, linearized.gradient, record.hyper, record.data.noise, self.numbers(state, record.data)
         )
         form = self.dynamics.pull_back_form()
         by_hyper, found = pull_back_dynamics(self.problem, form, arguments, adjoint.params, adjoint.slots)
@@ -359,7 +359,8 @@ class Trajectory:
     def _factors(self, params: Params, hyper: Params) -> Params:
         return self.problem.learning_rates(params, hyper) if self.problem.has_learning_rates else {}
 
-    def _numbers(self, state: InnerState, data: StepData) -> Mapping[str, Number]:
+    def numbers(self, state: InnerState, data: StepData) -> Mapping[str, Number]:
+        """Return the dynamics' numbers at a step. They are tensors in a recording."""
         return self.dynamics.numbers(state.step) if data.numbers is None else data.numbers
 
     def _measure(self, train: Params, valid: Params, context: PathContext, *, by_valid: bool = True) -> MeasuredSummand:
@@ -375,7 +376,7 @@ class Trajectory:
         return self.objective.summand(train, valid, context)
 
     def _context(self, state: InnerState, data: StepData, factors: Params) -> PathContext:
-        eta = self._numbers(state, data)["lr"]
+        eta = self.numbers(state, data)["lr"]
         tau = self.dynamics.inverse_temperature_or_none()
         needed, problem = self.objective.uses_step_size, self.problem
         return PathContext(eta, factors, problem.train.count(needed=needed), problem.valid.count(needed=needed), tau)
@@ -390,7 +391,7 @@ class Trajectory:
         *,
         donated: bool = False,
     ) -> tuple[Params, Slots]:
-        numbers = self._numbers(state, data)
+        numbers = self.numbers(state, data)
         arguments = StepArguments(state.params, state.slots, gradient, hyper, data.noise, numbers)
         return dynamics.step(state.params, state.slots, step_inputs(self.problem, arguments, donated=donated))
 

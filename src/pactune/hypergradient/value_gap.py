@@ -64,7 +64,7 @@ class ValueFunctionGap(StationaryEstimator):
     ) -> GapIterates:
         """Return θ_γ and φ of a round that ends at `state`, and the training risk on which they are found."""
         risk = mean_train_risk(trajectory, context, last.data, self.batches)
-        alpha = self.alpha if self.alpha is not None else trajectory.dynamics.learning_rate(last.state.step)
+        alpha = self.alpha if self.alpha is not None else trajectory.numbers(last.state, last.data)["lr"]
         inputs = context.inputs
         lower = upper = state.params
         if self.warm_start and inputs is not None and inputs.memory:

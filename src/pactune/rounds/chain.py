@@ -200,6 +200,11 @@ class Chain:
         """The draw from P_0 if the chain starts from θ_0."""
         return self._context.drawn
 
+    @property
+    def inputs(self) -> EstimatorInputs | None:
+        """The memory and the fresh mini-batches of the estimator."""
+        return self._context.inputs
+
     def continue_from(self, carry: Carry, steps: int) -> None:
         """Continue from `carry`, after an engine has run `steps` steps."""
         self._state, self._total = carry.state, carry.total

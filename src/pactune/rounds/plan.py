@@ -64,6 +64,11 @@ class RoundPlan:
             return 0
         return self.risk_estimator.skippable_steps(self.inner_steps)
 
+    @property
+    def ends_long(self) -> bool:
+        """True if the end of the round takes as long as many steps, so that recording the first steps is not enough."""
+        return self.skippable_steps == 0 or (self.derivatives and self.risk_estimator.stationary)
+
     def on(self, problem: Problem) -> RoundPlan:
         """Return the settings of a round of another problem."""
         same = problem is self.trajectory.problem

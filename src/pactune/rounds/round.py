@@ -38,13 +38,14 @@ def run_chains(requests: Sequence[RoundRequest], engine: Engine | None) -> list[
     stochastic = any(request.plan.trajectory.stochastic for request in requests)
     forked = forked_rng(problem.device) if stochastic else nullcontext()
     with GLOBAL_STATE, forked, explaining(plan.risk_estimator, plan.path_estimator):
-        done = _run_first_steps(rounds, engine)
-        return [(None if done or engine is None else one.run_whole(engine)) or one.run(done) for one in rounds]
+        wholes = [None if engine is None else one.run_whole(engine) for one in rounds]
+        done = _run_first_steps([one for one, whole in zip(rounds, wholes, strict=True) if whole is None], engine)
+        return [whole or one.run(done) for one, whole in zip(rounds, wholes, strict=True)]
 
 
 def _run_first_steps(rounds: list[_Round], engine: Engine | None) -> int:
     """Let the engine run the first steps of all rounds; return how many it has run."""
-    if engine is None:
+    if engine is None or not rounds:
         return 0
     steps = min(0 if one.request.on_step is not None else one.request.plan.skippable_steps for one in rounds)
     round_chains = [round_chain for one in rounds for round_chain in one.round_chains()]
@@ -81,7 +82,7 @@ class _Round:
 
     def run_whole(self, engine: Engine) -> list[ChainEnd] | None:
         """Let the engine run the whole round; return None if it does not run every chain."""
-        if self.request.on_step is not None or self.request.plan.skippable_steps:
+        if self.request.on_step is not None or not self.request.plan.ends_long:
             return None
         ends: list[ChainEnd] = []
         for round_chain in self.round_chains():

@@ -193,7 +193,7 @@ class TunerSettings:
                     f"`hypergradient={estimator}` goes on from its solution of the last outer step, and every outer "
                     "step draws other tasks; use Implicit without `warm_start`, or a list of all tasks"
                 )
-            if estimator.draws and not all(part.train.replayable for part in self.problem.subproblems):
+            if estimator.fresh_batches and not all(part.train.replayable for part in self.problem.subproblems):
                 raise SettingError(
                     f"`hypergradient={estimator}` draws fresh mini-batches, and a DataLoader with a sampler of its own "
                     'is read in its own order; pass its dataset with `batch_size=`, or use batches="all" or None'
