@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import pactune as pt
-from pactune.engines import Captured, Compiled, Eager, Traced, whole_round
+from pactune.engines import Captured, Compiled, Eager, Traced, round_end
 from pactune.engines import traced as traced_engine
 from pactune.hypergradient.gradients import second_order_kernels
 from pactune.rounds.engine import Engine
@@ -370,8 +370,8 @@ def test_a_recorded_round_is_used_only_if_it_is_faster(recording_wins: bool, mon
 
 @pytest.mark.parametrize("numbers", [2**22, 10])
 def test_a_long_round_is_recorded_after_many_rounds(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_round, "MANY_ROUNDS", 2)
-    monkeypatch.setattr(whole_round, "MOST_NUMBERS", numbers)
+    monkeypatch.setattr(round_end, "MANY_ROUNDS", 2)
+    monkeypatch.setattr(round_end, "MOST_NUMBERS", numbers)
     settings = {"objective": pt.ValidationRisk(), "hypergradient": pt.Windowed(T), "restart": True}
     one, two = tuner("eager", **settings), tuner(Traced(), **settings)
     engine = two.outer_run.runner.engine
@@ -419,7 +419,7 @@ def test_the_linear_solve_of_a_short_round_is_recorded_with_its_steps(
         assert torch.equal(one, other)
     engine = traced.outer_run.runner.engine
     assert isinstance(engine, Traced)
-    assert any(isinstance(one.segment, whole_round.WholeRound) and one.program for one in engine._recordings)
+    assert any(isinstance(one.segment, round_end.RoundEnd) and one.program for one in engine._recordings)
 
 
 @pytest.mark.slow
@@ -461,7 +461,7 @@ def test_a_round_that_looks_at_numbers_or_reads_other_rows_is_not_recorded_as_a_
         assert torch.equal(one, other)
     engine = traced.outer_run.runner.engine
     assert isinstance(engine, Traced)
-    assert not any(isinstance(one.segment, whole_round.WholeRound) for one in engine._recordings)
+    assert not any(isinstance(one.segment, round_end.RoundEnd) for one in engine._recordings)
 
 
 def test_attention_kernels_are_restored_after_a_graph() -> None:
