@@ -141,6 +141,58 @@ def test_captured_steps_agree_to_rounding(problem: str, caplog: pytest.LogCaptur
     assert bool(caplog.messages) == uneven, caplog.messages
 
 
+SINGLE = "linear", "mini-batches", "uneven mini-batches", "BatchNorm", "example weights", "learning rates", "noise"
+ENDS = [
+    *((problem, 1) for problem in (*SINGLE, "flatness", "validation risk", "restart", "path through a step")),
+    *((problem, 11) for problem in PROBLEMS if problem != "online"),
+]
+
+
+@CUDA
+@pytest.mark.parametrize("chains", [1, 3])
+@pytest.mark.parametrize(("problem", "steps"), ENDS)
+def test_captured_ends_agree_to_rounding(
+    problem: str, steps: int, chains: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "T", steps)
+    engine, settings = (
+        Captured(steps=4),
+        {**PROBLEMS[problem], **({"chains": 3, "restart": True} if chains > 1 else {})},
+    )
+    with caplog.at_level(logging.INFO, "pactune.engines"):
+        eager, captured = histories(
+            tuner("eager", device="cuda", **settings), tuner(engine, device="cuda", **settings), outer_steps=4
+        )
+    torch.testing.assert_close(torch.tensor(captured.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
+    assert not any("ends of rounds" in message for message in caplog.messages), caplog.messages
+    assert not engine.unrecordable
+    assert engine._ends._graphs or problem == "uneven mini-batches"
+
+
+@CUDA
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("steps", [1, 11])
+def test_the_ends_of_runs_side_by_side_are_one_captured_graph(
+    steps: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "T", steps)
+    settings: dict[str, Any] = {"device": "cuda", "dtype": dtype, "inner": pt.SGD(0.1), "batch_size": 5}
+
+    def build(run: int) -> pt.Tuner:
+        return tuner("eager", model=("linear", "mlp", "conv")[run], seed=run, **settings)
+
+    engine = Captured(steps=4)
+    found, wanted = (
+        pt.fit_grid(build, {"run": [0, 1, 2]}, outer_steps=4, engine=one, progress=False).history
+        for one in (engine, "eager")
+    )
+    (graph,) = engine._ends._graphs
+    assert len(graph.functions) == 3
+    rtol = 1e-9 if dtype == torch.float64 else 1e-3  # the runs are short, so that rounding stays small
+    columns = [name for name in found.columns if found[name].dtype == np.float64 and name != "seconds"]
+    np.testing.assert_allclose(found[columns], wanted[columns], rtol=rtol, atol=1e-6 if rtol > 1e-9 else 1e-12)
+
+
 @CUDA
 @pytest.mark.parametrize(
     "engine",

@@ -11,7 +11,7 @@ from pactune.rounds.chain import Carry
 from pactune.rounds.engine import RoundChain
 from pactune.trees import Params, norm, sub
 
-__all__ = ["ReplayedChain", "carries_agree"]
+__all__ = ["ReplayedChain", "carries_agree", "static_copies"]
 
 
 class ReplayedChain:
@@ -60,8 +60,7 @@ class ReplayedChain:
 
     def static_copies(self, tensors: TensorList) -> TensorList:
         """Return copies on the device. A graph reads and writes them at fixed addresses."""
-        device = self.segment.trajectory.problem.device
-        return [_copy(tensor.to(device), self._memory_format) for tensor in tensors]
+        return static_copies(tensors, self.problem.device, self._memory_format)
 
     def continue_from(self, carry_tensors: TensorList, steps: int) -> None:
         """Let the chain continue from the carry of a graph, after `steps` replayed steps, in its own memory format."""
@@ -70,6 +69,13 @@ class ReplayedChain:
         carry: Carry = self._carry_layout.restore(copies)
         state = carry.state._replace(step=chain.carry.state.step + steps)
         chain.continue_from(carry._replace(state=state), steps)
+
+
+def static_copies(
+    tensors: TensorList, device: torch.device, memory_format: torch.memory_format = torch.preserve_format
+) -> TensorList:
+    """Return copies on the device; those of tensors with four axes have the given memory format."""
+    return [_copy(tensor.to(device), memory_format) for tensor in tensors]
 
 
 def _copy(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
