@@ -155,10 +155,8 @@ def test_captured_ends_agree_to_rounding(
     problem: str, steps: int, chains: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "T", steps)
-    engine, settings = (
-        Captured(steps=4),
-        {**PROBLEMS[problem], **({"chains": 3, "restart": True} if chains > 1 else {})},
-    )
+    engine, several = Captured(steps=4), {"chains": chains, "restart": True} if chains > 1 else {}
+    settings = {**PROBLEMS[problem], **several}
     with caplog.at_level(logging.INFO, "pactune.engines"):
         eager, captured = histories(
             tuner("eager", device="cuda", **settings), tuner(engine, device="cuda", **settings), outer_steps=4

@@ -74,7 +74,7 @@ def ends_agree(found: ChainEnd, wanted: ChainEnd, start: Carry, *, again: ChainE
         start: the start of both.
         again: another correct end. Its gap to `wanted` is allowed ten times.
     """
-    if not carries_agree(_carry(found), _carry(wanted), start):
+    if not carries_agree(_carry(found), _carry(wanted), start, None if again is None else _carry(again)):
         return False
     tolerance = 1e-6 if wanted.risk.dtype == torch.float64 else 1e-2
     others = _other_parts(wanted if again is None else again)
