@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import pactune as pt
-from pactune.engines import Captured, Compiled, Eager, Traced, whole_round
+from pactune.engines import Captured, Compiled, Eager, Traced, round_end
 from pactune.engines import traced as traced_engine
 from pactune.hypergradient.gradients import second_order_kernels
 from pactune.rounds.engine import Engine
@@ -139,6 +139,56 @@ def test_captured_steps_agree_to_rounding(problem: str, caplog: pytest.LogCaptur
     torch.testing.assert_close(torch.tensor(captured.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
     uneven = problem == "uneven mini-batches"
     assert bool(caplog.messages) == uneven, caplog.messages
+
+
+SINGLE = "linear", "mini-batches", "uneven mini-batches", "BatchNorm", "example weights", "learning rates", "noise"
+ENDS = [
+    *((problem, 1) for problem in (*SINGLE, "flatness", "validation risk", "restart", "path through a step")),
+    *((problem, 11) for problem in PROBLEMS if problem != "online"),
+]
+
+
+@CUDA
+@pytest.mark.parametrize("chains", [1, 3])
+@pytest.mark.parametrize(("problem", "steps"), ENDS)
+def test_captured_ends_agree_to_rounding(
+    problem: str, steps: int, chains: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "T", steps)
+    engine, several = Captured(steps=4), {"chains": chains, "restart": True} if chains > 1 else {}
+    settings = {**PROBLEMS[problem], **several}
+    with caplog.at_level(logging.INFO, "pactune.engines"):
+        eager, captured = histories(
+            tuner("eager", device="cuda", **settings), tuner(engine, device="cuda", **settings), outer_steps=4
+        )
+    torch.testing.assert_close(torch.tensor(captured.values), torch.tensor(eager.values), rtol=1e-9, atol=1e-12)
+    assert not any("ends of rounds" in message for message in caplog.messages), caplog.messages
+    assert not engine.unrecordable
+    assert engine._ends._graphs or problem == "uneven mini-batches"
+
+
+@CUDA
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("steps", [1, 11])
+def test_the_ends_of_runs_side_by_side_are_one_captured_graph(
+    steps: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "T", steps)
+    settings: dict[str, Any] = {"device": "cuda", "dtype": dtype, "inner": pt.SGD(0.1), "batch_size": 5}
+
+    def build(run: int) -> pt.Tuner:
+        return tuner("eager", model=("linear", "mlp", "conv")[run], seed=run, **settings)
+
+    engine = Captured(steps=4)
+    found, wanted = (
+        pt.fit_grid(build, {"run": [0, 1, 2]}, outer_steps=4, engine=one, progress=False).history
+        for one in (engine, "eager")
+    )
+    (graph,) = engine._ends._graphs
+    assert len(graph.functions) == 3
+    rtol = 1e-9 if dtype == torch.float64 else 1e-3  # the runs are short, so that rounding stays small
+    columns = [name for name in found.columns if found[name].dtype == np.float64 and name != "seconds"]
+    np.testing.assert_allclose(found[columns], wanted[columns], rtol=rtol, atol=1e-6 if rtol > 1e-9 else 1e-12)
 
 
 @CUDA
@@ -370,8 +420,8 @@ def test_a_recorded_round_is_used_only_if_it_is_faster(recording_wins: bool, mon
 
 @pytest.mark.parametrize("numbers", [2**22, 10])
 def test_a_long_round_is_recorded_after_many_rounds(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_round, "MANY_ROUNDS", 2)
-    monkeypatch.setattr(whole_round, "MOST_NUMBERS", numbers)
+    monkeypatch.setattr(round_end, "MANY_ROUNDS", 2)
+    monkeypatch.setattr(round_end, "MOST_NUMBERS", numbers)
     settings = {"objective": pt.ValidationRisk(), "hypergradient": pt.Windowed(T), "restart": True}
     one, two = tuner("eager", **settings), tuner(Traced(), **settings)
     engine = two.outer_run.runner.engine
@@ -419,7 +469,7 @@ def test_the_linear_solve_of_a_short_round_is_recorded_with_its_steps(
         assert torch.equal(one, other)
     engine = traced.outer_run.runner.engine
     assert isinstance(engine, Traced)
-    assert any(isinstance(one.segment, whole_round.WholeRound) and one.program for one in engine._recordings)
+    assert any(isinstance(one.segment, round_end.RoundEnd) and one.program for one in engine._recordings)
 
 
 @pytest.mark.slow
@@ -461,7 +511,7 @@ def test_a_round_that_looks_at_numbers_or_reads_other_rows_is_not_recorded_as_a_
         assert torch.equal(one, other)
     engine = traced.outer_run.runner.engine
     assert isinstance(engine, Traced)
-    assert not any(isinstance(one.segment, whole_round.WholeRound) for one in engine._recordings)
+    assert not any(isinstance(one.segment, round_end.RoundEnd) for one in engine._recordings)
 
 
 def test_attention_kernels_are_restored_after_a_graph() -> None:

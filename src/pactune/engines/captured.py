@@ -1,4 +1,4 @@
-"""The captured engine: many inner steps as one CUDA graph, replayed without Python and without launch gaps."""
+"""The captured engine: inner steps and the ends of rounds as CUDA graphs, replayed without Python or launch gaps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import Literal
 import torch
 
 from pactune.engines.cuda_graph import StepGraph
+from pactune.engines.end_graph import EndGraphs
 from pactune.engines.graph_options import GraphOptions
+from pactune.engines.layout import TensorList
 from pactune.engines.replayed_chain import ReplayedChain
+from pactune.engines.replayed_end import ReplayedEnd, probes_agree
+from pactune.engines.round_end import FEW_STEPS, RoundEnd, estimator_obstacle, round_end_obstacle
 from pactune.engines.segment import Segment, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
 from pactune.interrupts import check_interrupt
+from pactune.rounds.chain import Chain, ChainEnd
 from pactune.rounds.engine import Engine, RoundChain, log
 
 __all__ = ["Captured"]
@@ -33,6 +38,9 @@ class Captured(Engine):
 
     The engine runs the first measured step of every round eagerly and compares it with a graph of that one step. If the
     two differ, a loss or a model depends on something that has changed, and the rest of the run is eager.
+
+    The end of every round, the last steps that an estimator follows and the risk at θ_T with its gradients, is a graph
+    too, with the kernels of an eager end. It is compared with an eager end once, and in every round by its risks.
 
     Args:
         steps: the number of inner steps per replay, at most; down to half of it if fewer steps are left over so.
@@ -55,6 +63,7 @@ class Captured(Engine):
 
     _checks: list[StepGraph] = field(default_factory=list, init=False, repr=False)
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
+    _ends: EndGraphs = field(default_factory=EndGraphs, init=False, repr=False, compare=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
 
     def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
@@ -74,6 +83,49 @@ class Captured(Engine):
         whole = start + (steps - start) // size * size
         done = self._replay(round_chains, (start, whole), size, checked.longer)
         return self._replay(round_chains, (whole, steps), steps - whole, checked.longer) if done == whole else done
+
+    def run_ends(self, round_chains: Sequence[RoundChain], first: int) -> list[ChainEnd | None]:
+        """Replay the ends of all rounds by one graph.
+
+        The graph also returns the risks at its start. If they differ from those of the present functions, a loss or a
+        model depends on something that has changed.
+        """
+        eager: list[ChainEnd | None] = [None] * len(round_chains)
+        if reason := self._end_obstacle(round_chains, first):
+            log.debug("the ends of rounds run eagerly: %s", reason)
+            return eager
+        ends = [ReplayedEnd(round_chain, first) for round_chain in round_chains]
+        probes: list[TensorList] = []
+        problems = {end.problem.members[0]: end.problem for end in ends}
+        changed = self._changes.run(lambda: probes.extend(end.probe() for end in ends), problems)
+        for problem in changed:
+            self.mark_unrecordable(problems[problem])
+        graph = None if changed else self._ends.find(ends)
+        if graph is None:
+            return eager
+        found, replayed = graph.replay(ends)
+        check_interrupt()
+        agree = probes_agree(replayed, probes)
+        for end, same in zip(ends, agree, strict=True):
+            if not same:
+                self.mark_unrecordable(end.problem)
+        return [one if same else None for one, same in zip(found, agree, strict=True)]
+
+    def _end_obstacle(self, round_chains: Sequence[RoundChain], first: int) -> str | None:
+        """Return why the ends cannot be captured; None if they can."""
+        chains = [round_chain.chain for round_chain in round_chains]
+        if any(not self.unrecordable.isdisjoint(chain.plan.trajectory.problem.members) for chain in chains):
+            return "a loss or a model has changed"
+        if reason := next((found for chain in chains if (found := _short_end_obstacle(chain, first))), None):
+            return reason
+        functions = [RoundEnd.of(chain, first) for chain in chains]
+        if self._ends.knows(functions):
+            return None
+        if self._ends.failed(functions):
+            return "capturing them failed"
+        if first == 0 and (reason := self._obstacle(round_chains)):  # otherwise the first steps have been captured
+            return reason
+        return next((found for one in round_chains if (found := round_end_obstacle(one, first))), None)
 
     def _checked_step(self, round_chains: Sequence[RoundChain], t: int) -> StepGraph | None:
         """Run a measured step eagerly; return the graph of that step if it gives the same result.
@@ -142,6 +194,18 @@ class Captured(Engine):
         del known[: max(0, len(known) + 1 - (MOST_CHECKS if known is self._checks else MOST_GRAPHS))]
         known.append(graph)
         return graph
+
+
+def _short_end_obstacle(chain: Chain, first: int) -> str | None:
+    """Return why a graph of the end of a round does not pay or is not possible, judged by the plan of the round."""
+    plan, steps = chain.plan, chain.plan.inner_steps - first
+    if first == 0 and plan.skippable_steps > 1:
+        return "the first steps are captured by themselves"
+    if steps == 0:
+        return "the risk at θ_T alone takes as long as the comparison with the present functions"
+    if steps > FEW_STEPS:
+        return f"an end of {steps} steps takes long to capture"
+    return estimator_obstacle(chain)
 
 
 def _graph_size(steps: int, most: int, stride: int) -> int:

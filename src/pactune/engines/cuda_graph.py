@@ -1,22 +1,44 @@
-"""A CUDA graph of several inner steps, with the static tensors that it reads and writes."""
+"""CUDA graphs: their capture, the static tensors that they read, and the graph of several inner steps."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from pactune.engines.graph_options import GraphOptions
+from pactune.engines.layout import TensorList
 from pactune.engines.replayed_chain import ReplayedChain
 from pactune.engines.step_programs import CompiledPrograms, new_stream, step_program
+from pactune.engines.tracing import Program
 from pactune.rounds.engine import log
 
-__all__ = ["StepGraph"]
+__all__ = ["StaticData", "StepGraph", "capture_side_by_side"]
 
 WARM_UPS = 2  # runs before the capture, in which libraries choose their kernels and allocate memory
+
+
+class StaticData:
+    """The data that a graph reads, in tensors at fixed addresses.
+
+    Attributes:
+        tensors: the static tensors.
+    """
+
+    def __init__(self, tensors: TensorList) -> None:
+        self.tensors = tensors
+        self._loaded: list[Tensor | None] = [None] * len(tensors)
+
+    def load(self, values: Sequence[Tensor]) -> None:
+        """Copy data into the static tensors, except tensors that were copied last time, such as a full batch."""
+        for i, (static, value) in enumerate(zip(self.tensors, values, strict=True)):
+            if self._loaded[i] is not value:
+                static.copy_(value)
+                self._loaded[i] = value
 
 
 class StepGraph:
@@ -37,26 +59,11 @@ class StepGraph:
         self._segments, self._layouts = [chain.segment for chain in chains], [chain.layouts for chain in chains]
         self.carries = [chain.static_copies(chain.carry) for chain in chains]
         self._hypers = [chain.static_copies(chain.hyper) for chain in chains]
-        self._data = [chain.static_copies(chain.data) for chain in chains]
-        self._loaded: list[list[Tensor | None]] = [[None] * len(data) for data in self._data]
+        self._data = [StaticData(chain.static_copies(chain.data)) for chain in chains]
         compiled = CompiledPrograms()
         programs = [step_program(chain, options, compiled) for chain in chains]
-        streams = [new_stream() for _ in chains]
-
-        def body() -> None:
-            """Run the steps of every chain on its own stream, and write the results into the static carries."""
-            main = torch.cuda.current_stream()
-            parts = zip(programs, streams, self.carries, self._hypers, self._data, strict=True)
-            for stream in streams:
-                stream.wait_stream(main)
-            for program, stream, carry, hyper, data in parts:
-                with torch.cuda.stream(stream):
-                    after = program(*carry, *hyper, *data)
-                    torch._foreach_copy_(carry, list(after))
-            for stream in streams:
-                main.wait_stream(stream)
-
-        self._graph = _capture(body, 0 if warmed_up else WARM_UPS)
+        parts = zip(programs, self.carries, self._hypers, self._data, strict=True)
+        self._graph = capture_side_by_side([partial(_run_steps, *part) for part in parts], 0 if warmed_up else WARM_UPS)
 
     def matches(self, chains: list[ReplayedChain]) -> bool:
         """Return True if the graph was captured for these chains."""
@@ -79,11 +86,8 @@ class StepGraph:
         if any(layout != chain.data_layout for chain, (_, layout) in zip(chains, read, strict=True)):
             log.info("steps are run one by one: mini-batches differ in size; take one that divides the rows")
             return False
-        for (values, _), statics, loaded in zip(read, self._data, self._loaded, strict=True):
-            for i, (static, value) in enumerate(zip(statics, values, strict=True)):
-                if loaded[i] is not value:  # a full batch is already there
-                    static.copy_(value)
-                    loaded[i] = value
+        for (values, _), static in zip(read, self._data, strict=True):
+            static.load(values)
         self._graph.replay()
         return True
 
@@ -91,6 +95,33 @@ class StepGraph:
         """Let the chains continue from the static carries."""
         for chain, carry in zip(chains, self.carries, strict=True):
             chain.continue_from(carry, steps)
+
+
+def _run_steps(program: Program, carry: TensorList, hyper: TensorList, data: StaticData) -> None:
+    """Run the steps of a chain, and write the result into its static carry."""
+    torch._foreach_copy_(carry, list(program(*carry, *hyper, *data.tensors)))
+
+
+def capture_side_by_side(parts: Sequence[Callable[[], None]], warm_ups: int = WARM_UPS) -> torch.cuda.CUDAGraph:
+    """Capture several functions in one graph, each on a stream of its own.
+
+    Args:
+        parts: functions without arguments, one per chain.
+        warm_ups: the number of runs before the capture.
+    """
+    streams = [new_stream() for _ in parts]
+
+    def body() -> None:
+        main = torch.cuda.current_stream()
+        for stream in streams:
+            stream.wait_stream(main)
+        for part, stream in zip(parts, streams, strict=True):
+            with torch.cuda.stream(stream):
+                part()
+        for stream in streams:
+            main.wait_stream(stream)
+
+    return _capture(body, warm_ups)
 
 
 def _capture(body: Callable[[], None], warm_ups: int) -> torch.cuda.CUDAGraph:

@@ -20,8 +20,8 @@ from pactune.trees import Params, add
 __all__ = ["Segment", "SegmentData", "SegmentReader", "flat_function", "recording_obstacle"]
 
 
-def recording_obstacle(round_chain: RoundChain) -> str | None:
-    """Return why the steps of a chain cannot be recorded; None if they can."""
+def recording_obstacle(round_chain: RoundChain, t: int = 0) -> str | None:
+    """Return why the steps of a chain cannot be recorded, judged by the data of step t; None if they can."""
     trajectory = round_chain.chain.plan.trajectory
     if trajectory.stochastic:
         return "a forward draws random numbers, which are seeded step by step"
@@ -31,7 +31,7 @@ def recording_obstacle(round_chain: RoundChain) -> str | None:
         return "ranks that share a mini-batch talk to each other at every step"
     if not trajectory.problem.replayable:
         return ORDERED
-    data = round_chain.step_data_at(0)
+    data = round_chain.step_data_at(t)
     for role, batch in (("train", data.train), ("valid", data.valid)):
         if kind := other_leaf(batch.data):
             return f"a batch of `{role}` holds a {kind.__name__} and not tensors alone"

@@ -11,17 +11,17 @@ from torch import Tensor, fx
 
 from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.engines.rewrites import call_directly
+from pactune.engines.round_end import RoundEnd, estimator_obstacle, probe, read_round, round_end_obstacle
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
 from pactune.engines.tracing import Program, trace
-from pactune.engines.whole_round import WholeRound, estimator_obstacle, probe, read_round, whole_round_obstacle
 from pactune.interrupts import check_interrupt
 from pactune.rounds.chain import Carry, ChainEnd
 from pactune.rounds.engine import Engine, RoundChain, log
 
 __all__ = ["Compiled", "Traced"]
 
-Recorded = Segment | WholeRound
+Recorded = Segment | RoundEnd
 
 FEWEST_STEPS = 3  # with fewer first steps the check of a round, an eager step and a recorded one, costs what is saved
 TIMED_RUNS = 4  # runs of a recording and of its round that are timed
@@ -71,7 +71,7 @@ class Traced(Engine):
 
     _recordings: list[Recording] = field(default_factory=list, init=False, repr=False, compare=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
-    _slower: list[WholeRound] = field(default_factory=list, init=False, repr=False, compare=False)
+    _slower: list[RoundEnd] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
         """Run the first steps of each chain from recordings.
@@ -89,8 +89,15 @@ class Traced(Engine):
                 round_chain.step(t)
         return max(done)
 
-    def run_whole(self, round_chain: RoundChain) -> ChainEnd | None:
-        """Run a round from a recording of the whole round.
+    def run_ends(self, round_chains: Sequence[RoundChain], first: int) -> list[ChainEnd | None]:
+        """Run rounds from recordings of the whole round, if recordings of their first steps are not enough."""
+        return [
+            self._run_whole(one) if first == 0 and one.chain.plan.ends_long else None  # chain after chain
+            for one in round_chains
+        ]
+
+    def _run_whole(self, round_chain: RoundChain) -> ChainEnd | None:
+        """Run a round from a recording of the whole round; return None if the chain has to run it.
 
         The recording also returns the risks at θ_0. They are compared with those of the present functions, bit for bit,
         or up to the rounding of compiled kernels.
@@ -98,11 +105,11 @@ class Traced(Engine):
         chain, problem = round_chain.chain, round_chain.chain.plan.trajectory.problem
         if round_chain.position + chain.plan.inner_steps <= self.after or estimator_obstacle(chain):
             return None
-        whole = WholeRound.of(chain)
+        whole = RoundEnd.of(chain)
         if any(whole.is_same_function(slow) for slow in self._slower):
             return None
         layouts_known = [one.layouts for one in self._recordings if one.segment.is_same_function(whole)]
-        if not layouts_known and (reason := whole_round_obstacle(round_chain)):
+        if not layouts_known and (reason := round_end_obstacle(round_chain)):
             log.debug("the round is not recorded as a whole: %s", reason)
             return None
         start, data = read_round(round_chain)
@@ -115,7 +122,7 @@ class Traced(Engine):
             return None
         flat = [flatten(part) for part in (start, chain.hyper, data)]
         example, layouts = [tensor for tensors, _ in flat for tensor in tensors], tuple(layout for _, layout in flat)
-        if layouts_known and layouts not in layouts_known and whole_round_obstacle(round_chain):
+        if layouts_known and layouts not in layouts_known and round_end_obstacle(round_chain):
             return None
         recording = self._recording(self._recordings, whole, layouts, example)
         program = recording.program
@@ -129,7 +136,7 @@ class Traced(Engine):
             return None
         with torch.no_grad():
             found = list(program(*example))
-        assert isinstance(recording.segment, WholeRound)
+        assert isinstance(recording.segment, RoundEnd)
         assert recording.segment.result is not None
         end: ChainEnd
         end, probed = recording.segment.result.restore(found)

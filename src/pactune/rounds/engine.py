@@ -1,4 +1,4 @@
-"""The interface of an engine. It runs the first steps of a round, which no estimator needs, or the whole round."""
+"""The interface of an engine. It runs the first steps of a round, which no estimator needs, and the end of a round."""
 
 from __future__ import annotations
 
@@ -57,9 +57,17 @@ class Engine(ABC):
     def run_first_steps(self, round_chains: Sequence[RoundChain], steps: int) -> int:
         """Run up to `steps` first steps of every chain; return how many were run. The chains run the rest."""
 
-    def run_whole(self, round_chain: RoundChain) -> ChainEnd | None:
-        """Run all steps of a round that estimators follow step by step; return None if the chain has to run them."""
-        return None
+    def run_ends(self, round_chains: Sequence[RoundChain], first: int) -> list[ChainEnd | None]:
+        """Run the steps from `first` on, which estimators follow step by step, and the risk at θ_T with its gradient.
+
+        Args:
+            round_chains: chains that stand at step `first` of their rounds. The engine leaves them as they are.
+            first: 0, or the number of first steps of the rounds that no estimator needs.
+
+        Returns:
+            The end of every chain; None for a chain that has to run the steps itself.
+        """
+        return [None] * len(round_chains)
 
     def mark_unrecordable(self, problem: InnerProblem) -> None:
         """Run the steps of a problem one by one from now on."""

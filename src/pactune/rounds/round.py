@@ -28,7 +28,7 @@ def run_round(request: RoundRequest, engine: Engine | None = None) -> RoundOutco
 
 
 def run_chains(requests: Sequence[RoundRequest], engine: Engine | None) -> list[list[ChainEnd]]:
-    """Run the rounds of several requests. The engine may run their first steps side by side.
+    """Run the rounds of several requests. The engine may run their first steps and their ends side by side.
 
     Returns:
         The ends of the chains of each request.
@@ -38,9 +38,12 @@ def run_chains(requests: Sequence[RoundRequest], engine: Engine | None) -> list[
     stochastic = any(request.plan.trajectory.stochastic for request in requests)
     forked = forked_rng(problem.device) if stochastic else nullcontext()
     with GLOBAL_STATE, forked, explaining(plan.risk_estimator, plan.path_estimator):
-        wholes = [None if engine is None else one.run_whole(engine) for one in rounds]
-        done = _run_first_steps([one for one, whole in zip(rounds, wholes, strict=True) if whole is None], engine)
-        return [whole or one.run(done) for one, whole in zip(rounds, wholes, strict=True)]
+        ends = _run_ends(rounds, engine, 0)
+        rest = [one for one in rounds if one not in ends]
+        done = _run_first_steps(rest, engine)
+        if done:
+            ends |= _run_ends([one for one in rest if one.request.plan.skippable_steps == done], engine, done)
+        return [ends[one] if one in ends else one.run(done) for one in rounds]
 
 
 def _run_first_steps(rounds: list[_Round], engine: Engine | None) -> int:
@@ -50,6 +53,21 @@ def _run_first_steps(rounds: list[_Round], engine: Engine | None) -> int:
     steps = min(0 if one.request.on_step is not None else one.request.plan.skippable_steps for one in rounds)
     round_chains = [round_chain for one in rounds for round_chain in one.round_chains()]
     return engine.run_first_steps(round_chains, steps) if steps else 0
+
+
+def _run_ends(rounds: list[_Round], engine: Engine | None, first: int) -> dict[_Round, list[ChainEnd]]:
+    """Let the engine run the rounds from step `first` on; return the ends of those that it has run."""
+    offline = [one for one in rounds if one.request.on_step is None and one.request.plan.derivatives]
+    if engine is None or not offline:
+        return {}
+    round_chains = [one.round_chains() for one in offline]
+    found = iter(engine.run_ends([round_chain for own in round_chains for round_chain in own], first))
+    ends = [[next(found) for _ in own] for own in round_chains]
+    return {
+        one: [end for end in own if end is not None]
+        for one, own in zip(offline, ends, strict=True)
+        if None not in own  # a round goes on as a whole
+    }
 
 
 class _Round:
@@ -79,18 +97,6 @@ class _Round:
         if self._last_data is None or self._last_data[0] != t:
             self._last_data = t, self.request.step_data_at(t)
         return self._last_data[1][chain]
-
-    def run_whole(self, engine: Engine) -> list[ChainEnd] | None:
-        """Let the engine run the whole round; return None if it does not run every chain."""
-        if self.request.on_step is not None or not self.request.plan.ends_long:
-            return None
-        ends: list[ChainEnd] = []
-        for round_chain in self.round_chains():
-            end = engine.run_whole(round_chain)
-            if end is None:
-                return None
-            ends.append(end)
-        return ends
 
     def run(self, start: int) -> list[ChainEnd]:
         """Run the steps from `start` to T."""

@@ -1,0 +1,134 @@
+"""A CUDA graph of the ends of rounds, all chains side by side, and the graphs that an engine keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from pactune.engines.cuda_graph import StaticData, capture_side_by_side
+from pactune.engines.layout import TensorList
+from pactune.engines.replayed_chain import static_copies
+from pactune.engines.replayed_end import ReplayedEnd
+from pactune.engines.round_end import RoundEnd
+from pactune.engines.segment import flat_function
+from pactune.engines.tracing import Program
+from pactune.problem.inner_problem import InnerProblem
+from pactune.rounds.chain import ChainEnd
+from pactune.rounds.engine import log
+
+__all__ = ["EndGraph", "EndGraphs"]
+
+MOST_GRAPHS = 4  # each holds memory on the device
+
+
+def end_program(end: ReplayedEnd) -> Program:
+    """Return the end of a round as a function of flat tensors."""
+    return flat_function(end.function, end.layouts)
+
+
+class EndGraph:
+    """A captured graph of the ends of the rounds of all chains, and its static tensors.
+
+    The graph runs the kernels of an eager end. It reads its inputs from static tensors and leaves them as they are. Its
+    results lie in its own memory, which the next replay overwrites.
+
+    Args:
+        ends: the ends to capture.
+    """
+
+    def __init__(self, ends: list[ReplayedEnd]) -> None:
+        self.functions, self._layouts = [end.function for end in ends], [end.layouts for end in ends]
+        self._starts = [static_copies([*end.start, *end.hyper], end.problem.device) for end in ends]
+        self._data = [StaticData(static_copies(end.data, end.problem.device)) for end in ends]
+        self._found: list[TensorList] = [[] for _ in ends]
+        programs = [end_program(end) for end in ends]
+        self._graph = capture_side_by_side([partial(self._run, i, program) for i, program in enumerate(programs)])
+
+    def _run(self, i: int, program: Program) -> None:
+        """Run the end of chain i, and keep its result, so that the graph does not use this memory again."""
+        with torch.enable_grad():  # as in an eager round
+            self._found[i] = [tensor.detach() for tensor in program(*self._starts[i], *self._data[i].tensors)]
+
+    def matches(self, ends: list[ReplayedEnd]) -> bool:
+        """Return True if the graph was captured for these ends."""
+        return self.runs([end.function for end in ends]) and self._layouts == [end.layouts for end in ends]
+
+    def runs(self, functions: Sequence[RoundEnd]) -> bool:
+        """Return True if the graph computes these functions, for tensors of some shapes."""
+        pairs = zip(self.functions, functions, strict=False)
+        return len(functions) == len(self.functions) and all(own.is_same_function(other) for own, other in pairs)
+
+    def is_of(self, problems: Sequence[InnerProblem]) -> bool:
+        """Return True if the graph runs chains of these problems."""
+        own = [function.trajectory.problem for function in self.functions]
+        return len(own) == len(problems) and all(a is b for a, b in zip(own, problems, strict=True))
+
+    def replay(self, ends: list[ReplayedEnd]) -> tuple[list[ChainEnd], list[TensorList]]:
+        """Run the ends; return copies of their results and of the values of `probe`."""
+        for end, starts, data in zip(ends, self._starts, self._data, strict=True):
+            for static, value in zip(starts, [*end.start, *end.hyper], strict=True):
+                static.copy_(value)
+            data.load(end.data)
+        self._graph.replay()
+        results, probes = [], []
+        for end, function, found in zip(ends, self.functions, self._found, strict=True):
+            assert function.result is not None
+            result, probed = function.result.restore([tensor.clone() for tensor in found])
+            results.append(end.with_count(result))
+            probes.append(probed)
+        return results, probes
+
+
+class EndGraphs:
+    """The graphs of ends that an engine keeps. A graph is trusted if its first results equal those of eager ends."""
+
+    def __init__(self) -> None:
+        self._graphs: list[EndGraph] = []
+        self._failed: list[InnerProblem] = []
+
+    def knows(self, functions: Sequence[RoundEnd]) -> bool:
+        """Return True if these ends have been captured, for tensors of some shapes."""
+        return any(graph.runs(functions) for graph in self._graphs)
+
+    def failed(self, functions: Sequence[RoundEnd]) -> bool:
+        """Return True if the end of one of these problems could not be captured."""
+        return any(function.trajectory.problem is failed for function in functions for failed in self._failed)
+
+    def find(self, ends: list[ReplayedEnd]) -> EndGraph | None:
+        """Return the graph of these ends; capture it if it is not there. Return None if they have to run eagerly.
+
+        The graphs of other chains make room. If all graphs belong to these chains, their mini-batches have too many
+        different sizes.
+        """
+        problems = [end.problem for end in ends]
+        if known := next((graph for graph in self._graphs if graph.matches(ends)), None):
+            return known
+        if len(self._graphs) >= MOST_GRAPHS:
+            other = next((graph for graph in self._graphs if not graph.is_of(problems)), None)
+            if other is None:
+                log.debug("the ends of rounds run eagerly: their mini-batches have too many different sizes")
+                return None
+            self._graphs.remove(other)
+        graph = _captured(ends)
+        if graph is None:
+            self._failed += problems
+        else:
+            self._graphs.append(graph)
+        return graph
+
+
+def _captured(ends: list[ReplayedEnd]) -> EndGraph | None:
+    """Capture the ends; return None if this fails or if the graph gives another result."""
+    try:
+        graph = EndGraph(ends)
+        found, _ = graph.replay(ends)
+    except Exception as error:  # a model may do anything that cannot be captured
+        torch.cuda.synchronize()
+        log.info("the ends of rounds run eagerly: capturing them failed with %s: %s", type(error).__name__, error)
+        return None
+    if all(end.agrees(one) for end, one in zip(ends, found, strict=True)):
+        return graph
+    log.warning("the ends of rounds run eagerly: a captured end does not give what the end itself gives")
+    return None
