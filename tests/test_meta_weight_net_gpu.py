@@ -23,5 +23,6 @@ def test_a_tiny_comparison_is_made_and_stored(tmp_path, more):
     found = json.loads(output.read_text())
     assert found["largest gap of gradients"]["by hand"] < 1e-10
     assert found["largest gap of gradients"]["betty"] < 1e-4
-    assert set(found["÷"]) == {"betty", "by hand"}
+    assert found["largest gap of gradients"]["by hand, forward mode"] < 1e-10
+    assert set(found["÷"]) == {"betty", "by hand", "by hand, forward mode"}
     assert set(found["÷"]["betty"]) == {"own loop", "eager"}

@@ -7,10 +7,11 @@ A network of one hidden layer maps the loss of a training image to its weight; o
 has the layout for CIFAR (a 3 × 3 stem, ten outputs). The images are noise of CIFAR's shape and 40 % of the labels are
 wrong, since the time of a step depends on neither. Batches of 128 train and batches of 128 validate.
 
-The gradients of the first outer step are compared in float64. pactune and the loop by hand differentiate the step
-exactly. Betty's "darts" takes a finite difference of ∂R_T/∂λ around θ_1 in place of the derivative at θ_0, and leaves
-out the step size. Finite differences see through `detach` as well. So its gradient is compared after a very short step,
-with small differences, and with a network whose input is not detached; it should then be 1/lr times the exact one.
+The gradients of the first outer step are compared in float64. pactune and the loops by hand differentiate the step
+exactly, one of the loops in forward mode: a double backward through BatchNorm is some seventy small kernels. Betty's
+"darts" takes a finite difference of ∂R_T/∂λ around θ_1 in place of the derivative at θ_0, and leaves out the step size.
+Finite differences see through `detach` as well. So its gradient is compared after a very short step, with small
+differences, and with a network whose input is not detached; it should then be 1/lr times the exact one.
 
 Every way keeps PyTorch's default precision: cuDNN may use TF32. The ways are timed in turn, by the wall clock with the
 device synchronized.
@@ -32,6 +33,7 @@ import torch
 from comparing import Comparison, Way, mini_batches, peer
 from images import noisy
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn import functional as F
 
@@ -166,6 +168,40 @@ class Setting:
 
         return Way(outer_step, weights)
 
+    def by_forward_mode(self) -> Way:
+        """Return a loop by hand without a double backward: ∂⟨∇_θR_T, v⟩/∂λ is the λ-gradient of R_T's slope along v."""
+        model, hyper = self.modules()
+        x, y, meta_x, meta_y = self.data
+        params, weights = {name: p.detach() for name, p in model.named_parameters()}, list(hyper.parameters())
+        outer = torch.optim.Adam(weights, lr=OUTER_LR)
+        rows, meta_rows = self.batches("train"), self.batches("valid")
+
+        def risk(values: dict[str, Tensor], batch: Tensor) -> Tensor:
+            losses = F.cross_entropy(functional_call(model, values, (x[batch],)), y[batch], reduction="none")
+            return (hyper(losses) * losses).mean()
+
+        def outer_step() -> None:
+            nonlocal params
+            batch, clean = next(rows), next(meta_rows)
+            leaves = {name: p.requires_grad_() for name, p in params.items()}
+            found = torch.autograd.grad(risk(leaves, batch), list(leaves.values()))
+            moved = {
+                n: (p.detach() - self.lr * g).requires_grad_() for (n, p), g in zip(params.items(), found, strict=True)
+            }
+            valid_risk = F.cross_entropy(functional_call(model, moved, (meta_x[clean],)), meta_y[clean])
+            slopes = torch.autograd.grad(valid_risk, list(moved.values()))
+            with forward_ad.dual_level():
+                pairs = zip(params.items(), slopes, strict=True)
+                dual = {name: forward_ad.make_dual(p.detach(), slope) for (name, p), slope in pairs}
+                tangent = forward_ad.unpack_dual(risk(dual, batch)).tangent
+                products = torch.autograd.grad(tangent, weights)
+            for p, g in zip(weights, products, strict=True):
+                p.grad = -self.lr * g
+            outer.step()
+            params = {name: p.detach() for name, p in moved.items()}
+
+        return Way(outer_step, weights)
+
     def by_betty(self) -> Way:
         from betty.configs import Config, EngineConfig
         from betty.engine import Engine
@@ -223,8 +259,12 @@ class Setting:
 def comparison(setting: Setting, engine: str, outer_steps: int) -> Comparison:
     """Return the comparison of all ways in a setting."""
     never = float("inf")
-    by_hand = peer(setting.by_hand, tolerance=1e-7 if setting.dtype == torch.float64 else never)
-    peers = {"betty": peer(setting.by_betty, "betty", never), "by hand": by_hand}
+    exact = 1e-7 if setting.dtype == torch.float64 else never
+    peers = {
+        "betty": peer(setting.by_betty, "betty", never),
+        "by hand": peer(setting.by_hand, tolerance=exact),
+        "by hand, forward mode": peer(setting.by_forward_mode, tolerance=exact),
+    }
     return Comparison(
         "meta_weight_net_gpu",
         setting.tuner,
