@@ -7,8 +7,8 @@ Half of a draw's images train and half validate, as in the paper: a decay per pa
 "plain" have no validation images and train on half or on all of them. "folds" tunes on five folds of all images and
 trains on all of them. The signs of λ are free, or λ ≥ 0 by a softplus or by clamping after each outer step.
 
-"drift" is `HyperDrift` with λ0 = 0: its regularizer is √Σ‖λ ⊙ θ‖², the part of Δ_t that holds λ. The other part, the
-difference of the two gradients, has no direct derivative by λ, so alone it changes nothing at K = 0.
+"drift" is `HyperDrift` with λ0 = 0, the start of λ: its regularizer is √Σ‖λ ⊙ θ‖², the part of Δ_t that holds λ. The
+other part, the difference of the two gradients, has no direct derivative by λ, so alone it changes nothing at K = 0.
 
 Every run has 100 outer steps of 1000 inner ones. The file keeps the test accuracy of each, in per cent; nothing is
 chosen by it.
@@ -124,11 +124,10 @@ def builder(way: Way, scale: Scale, images: Images, device: torch.device) -> Cal
             data = {"data": whole, "folds": way.folds} if way.rows == "folds" else {"train": whole, "valid": whole}
         problem = pt.Problem(model, hyper, loss=cross_entropy, **data)
         kind = ClampedRMSprop if way.sign == "clamped" else torch.optim.RMSprop
-        default = {name: torch.zeros_like(value) for name, value in hyper.named_parameters()}
         objectives: dict[str, Callable[[], Objective]] = {
             "zero": pt.ValidationRisk,
             "eq5": lambda: pt.PACBayes(zeta=zeta),
-            "drift": lambda: pt.HyperDrift(zeta=zeta, default=default),
+            "drift": lambda: pt.HyperDrift(zeta=zeta),
         }
         return pt.Tuner(
             problem,
