@@ -47,7 +47,9 @@ bench-steps: $(STAMP)
 
 # Every number of a GPU in the docs, except those of the paper's table (benchmarks/table_gpu.py, one_decay_gpu.py).
 bench-gpu: $(STAMP)
+	-$(PIP) -e '.[bench]'
 	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/peers/meta_weight_net_gpu.py
 	$(BIN)/python benchmarks/auto_zeta.py --device cuda --models 'linear 784-10' --outer-steps 20 5 --inner-steps 100 1000
 	for draw in 0 1 2; do $(BIN)/python benchmarks/front_door_gpu.py --draw $$draw --output front_door_resnet18.json; done
 

@@ -7,8 +7,8 @@ Half of a draw's images train and half validate, as in the paper: a decay per pa
 "plain" have no validation images and train on half or on all of them. "folds" tunes on five folds of all images and
 trains on all of them. The signs of λ are free, or λ ≥ 0 by a softplus or by clamping after each outer step.
 
-"drift" is `HyperDrift` with λ0 = 0: its regularizer is √Σ‖λ ⊙ θ‖², the part of Δ_t that holds λ. The other part, the
-difference of the two gradients, has no direct derivative by λ, so alone it changes nothing at K = 0.
+"drift" is `HyperDrift` with λ0 = 0, the start of λ: its regularizer is √Σ‖λ ⊙ θ‖², the part of Δ_t that holds λ. The
+other part, the difference of the two gradients, has no direct derivative by λ, so alone it changes nothing at K = 0.
 
 Every run has 100 outer steps of 1000 inner ones. The file keeps the test accuracy of each, in per cent; nothing is
 chosen by it.
@@ -26,12 +26,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from measuring import RESULTS, machine
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
 from pactune.objectives.base import Objective
 from pactune.paper.data import DataName, Images, load_images
-from pactune.paper.models import make_model
+from pactune.paper.models import ModelName, make_model
 from pactune.paper.weight_decay.setting import paper_zeta
 from pactune.streams import Streams
 
@@ -49,6 +50,7 @@ class Scale(NamedTuple):
     inner_steps: int = 1000
     half: int = 50
     test_rows: int | None = None
+    model: ModelName = "linear"
 
 
 class Way(NamedTuple):
@@ -62,6 +64,8 @@ class Way(NamedTuple):
         per: what shares a λ.
         zetas: ζ of the runs; None stands for the paper's.
         decays: the starts of λ.
+        folds: number of folds, if there are any.
+        online: move λ at every inner step too (Algorithm C.2).
     """
 
     objective: Literal["zero", "eq5", "drift"]
@@ -71,6 +75,8 @@ class Way(NamedTuple):
     per: Literal["element", "global"] = "element"
     zetas: tuple[float | None, ...] = (0.0,)
     decays: tuple[float, ...] = (0.0,)
+    folds: int = FOLDS
+    online: bool = False
 
 
 def all_ways() -> dict[str, Way]:
@@ -99,25 +105,29 @@ class ClampedRMSprop(torch.optim.RMSprop):
             torch._foreach_clamp_min_(group["params"], 0.0)
 
 
+def inputs(model: ModelName, x: Tensor) -> Tensor:
+    """Return images in the form that a model takes."""
+    return x.flatten(1) if model == "linear" else x
+
+
 def builder(way: Way, scale: Scale, images: Images, device: torch.device) -> Callable[..., pt.Tuner]:
     """Return a function that makes the tuner of a run."""
 
     def build(draw: int, zeta: float, decay: float) -> pt.Tuner:
-        model = make_model("linear", images.shape, seed=Streams(0).key("start", draw)).to(device)
+        model = make_model(scale.model, images.shape, seed=Streams(0).key("start", draw)).to(device)
         positive = way.sign == "softplus"
         hyper = pt.WeightDecay(model, per=way.per, init=max(decay, 1e-3) if positive else decay, positive=positive)
-        first, second = ((x.flatten(1).to(device), y.to(device)) for x, y in images.draw(draw, scale.half))
+        first, second = ((inputs(scale.model, x).to(device), y.to(device)) for x, y in images.draw(draw, scale.half))
         whole = tuple(torch.cat(parts) for parts in zip(first, second, strict=True))
         data: dict[str, Any] = {"train": first, "valid": second}
         if way.rows != "half":
-            data = {"data": whole, "folds": FOLDS} if way.rows == "folds" else {"train": whole, "valid": whole}
+            data = {"data": whole, "folds": way.folds} if way.rows == "folds" else {"train": whole, "valid": whole}
         problem = pt.Problem(model, hyper, loss=cross_entropy, **data)
         kind = ClampedRMSprop if way.sign == "clamped" else torch.optim.RMSprop
-        default = {name: torch.zeros_like(value) for name, value in hyper.named_parameters()}
         objectives: dict[str, Callable[[], Objective]] = {
             "zero": pt.ValidationRisk,
             "eq5": lambda: pt.PACBayes(zeta=zeta),
-            "drift": lambda: pt.HyperDrift(zeta=zeta, default=default),
+            "drift": lambda: pt.HyperDrift(zeta=zeta),
         }
         return pt.Tuner(
             problem,
@@ -125,6 +135,7 @@ def builder(way: Way, scale: Scale, images: Images, device: torch.device) -> Cal
             inner_steps=scale.inner_steps,
             outer=kind(hyper.parameters(), lr=way.outer_lr, alpha=0.99, eps=1e-8),
             objective=objectives[way.objective](),
+            online=way.online,
         )
 
     return build
@@ -136,7 +147,7 @@ def run_way(way: Way, scale: Scale, images: Images, draws: Iterable[int], device
     zetas = dict.fromkeys(paper if zeta is None else zeta for zeta in way.zetas)
     cells = [{"draw": d, "zeta": z, "decay": w} for d, z, w in itertools.product(draws, zetas, way.decays)]
     x, y = images.test
-    test = (x.flatten(1)[: scale.test_rows].to(device), y[: scale.test_rows].to(device))
+    test = (inputs(scale.model, x)[: scale.test_rows].to(device), y[: scale.test_rows].to(device))
     engine = "fused" if device.type == "cuda" else "auto"
     build = builder(way, scale, images, device)
     fits = {"outer_steps": scale.outer_steps, "test": test, "plain_steps": 0, "engine": engine, "progress": False}

@@ -8,7 +8,8 @@
 `ValidationRisk` and measure no regularizer. Plain training is a run with an outer learning rate of 0.
 
 Runs that are finished are not run again, and those that were interrupted go on from their checkpoints. `--draws` and
-`--kinds` choose some of the runs. The export keeps what is in the study's file already, unless a journal has more.
+`--kinds` choose some of the runs; "online" is Algorithm C.2 at the paper's ζ for it, and is not among the default ones.
+The export keeps what is in the study's file already, unless a journal has more.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from pactune.tuning.cells import Cell, cell_name
 from pactune.tuning.grid import fit_grid
 from pactune.tuning.tuner import Tuner
 
-KINDS = ("zero", "eq5", "plain")
+KINDS = ("zero", "eq5", "plain", "online")
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # hardware queues: with more of them, more runs are side by side
 NOTE = (
     "`python benchmarks/table_gpu.py {row}` makes these runs. Those at zeta 0 minimise ValidationRisk, which measures "
@@ -88,15 +89,22 @@ class TableRow:
         """What the tuned runs share."""
         return StudySetting(self.model, self.data, inner_steps=self.scale.inner_steps, rows=self.scale.rows)
 
+    def setting_of(self, kind: str) -> StudySetting:
+        """Return the settings of the runs of a kind."""
+        return (
+            replace(self.setting, outer_lr=0.0) if kind == "plain" else replace(self.setting, online=kind == "online")
+        )
+
     def cell(self, kind: str, draw: int) -> Cell:
         """Return a run as a plain description, which is also the name of its folder."""
-        zeta = paper_zeta(self.model, self.data) if kind == "eq5" else 0.0
-        return {"model": self.model, "data": self.data, "zeta": zeta, "draw": draw, "init": 0, "plain": kind == "plain"}
+        zeta = paper_zeta(self.model, self.data, online=kind == "online") if kind in ("eq5", "online") else 0.0
+        cell = {"model": self.model, "data": self.data, "zeta": zeta, "draw": draw, "init": 0, "plain": kind == "plain"}
+        return {**cell, "online": True} if kind == "online" else cell
 
 
 def build_tuner(row: TableRow, images: Images, device: str, cell: Cell) -> Tuner:
     """Return the tuner of a run."""
-    setting = replace(row.setting, outer_lr=0.0) if cell["plain"] else row.setting
+    setting = row.setting_of("plain" if cell["plain"] else "online" if "online" in cell else "eq5")
     tuner = builder(setting, images, device)(zeta=cell["zeta"], draw=cell["draw"], init=cell["init"])
     if cell["zeta"]:
         return tuner
@@ -156,9 +164,9 @@ def export_row(row: TableRow, options: argparse.Namespace) -> Path:
     known = list(stored.records) if stored else []
     draws = sorted({*options.draws, *(run.cell["draw"] for run in known)})
     records, lines = list[RunRecord](), list[Row]()
-    for kind, draw in itertools.product(("zero", "eq5"), draws):
+    for kind, draw in itertools.product(("zero", "eq5", "online"), draws):
         tuned, plain = (_journal(row, one, draw, options) for one in (kind, "plain" if kind == "zero" else kind))
-        own = RunRecord(row.setting.as_dict(), _short(row.cell(kind, draw)), [], [], {}, {})
+        own = RunRecord(row.setting_of(kind).as_dict(), _short(row.cell(kind, draw)), [], [], {}, {})
         old = next((run for run in known if (run.setting, run.cell) == (own.setting, own.cell)), own)
         known = [run for run in known if run is not old]
         run = _read(own, tuned, options.device) if len(_rows(tuned)) > len(old.rows) else old
@@ -169,7 +177,8 @@ def export_row(row: TableRow, options: argparse.Namespace) -> Path:
         raise SystemExit(f"{options.folder} has no run of {row.name}")
     records += known
     finished = sum(len(run.rows) >= row.scale.outer_steps or ended_early(run.end.get("status", "")) for run in records)
-    asked = max(2 * len(draws), stored.asked if stored else 0)
+    online = sum(run.setting["online"] for run in records)
+    asked = max(2 * len(draws) + online, stored.asked if stored else 0)
     settings = {
         "outer_steps": row.scale.outer_steps,
         "device": torch.device(options.device).type,
@@ -266,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", type=_parse, help="such as resnet34-mnist; several go into one grid")
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2], help="draws of the images")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="which runs of each draw")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS[:3]), help="which runs of each draw")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--folder", type=Path, default=Path("runs/table-gpu"), help="of the run folders")
     parser.add_argument("--data-dir", type=Path, help="of the image files")

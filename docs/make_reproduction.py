@@ -6,9 +6,12 @@ They come from results/weight-decay/*.json.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from claims.text import fill_tables
+from decay_ways_table import read_ways, ways_section
 
 from pactune.paper.weight_decay.method_tables import gains_table, markdown, methods_table, ordered
 from pactune.paper.weight_decay.records import StudyRecord, read_studies
@@ -21,20 +24,20 @@ OTHERS = ("scan", "correlation", "truncation", "restart")
 NOTHING = "No results are committed yet."
 
 
-def tables(studies: list[StudyRecord]) -> dict[str, str]:
-    """Return every generated part of the page by its name."""
+def tables(studies: list[StudyRecord], ways: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
+    """Return every generated part of the page by its name; `ways` are the files of benchmarks/ways_gpu.py."""
     compared = ordered(studies)
     others = [study for item in OTHERS for study in studies if study.item == item]
     return {
         "methods": markdown(methods_table(compared)) if compared else NOTHING,
         "gains": markdown(gains_table(compared)) if compared else NOTHING,
-        "others": "\n\n".join(map(_part, others)) if others else NOTHING,
+        "others": "\n\n".join([*map(_part, others), *map(ways_section, ways)]) or NOTHING,
     }
 
 
 def page() -> str:
     """Return the page with its tables as the results say."""
-    return fill_tables(PAGE.read_text(encoding="utf-8"), tables(read_studies(RESULTS)))
+    return fill_tables(PAGE.read_text(encoding="utf-8"), tables(read_studies(RESULTS), read_ways(RESULTS)))
 
 
 def _part(study: StudyRecord) -> str:

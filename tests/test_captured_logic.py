@@ -40,7 +40,7 @@ def tuner(engine: Any, tau: Any, **settings: Any) -> pt.Tuner:
         valid_loss=lambda m, b, h: mse_loss(m(b[0]), b[1]),
     )
     settings = {"inner": pt.Adam(0.01), "objective": pt.PACBayes(0.01), **settings}
-    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    outer = settings.pop("optim", torch.optim.SGD)(hyper.parameters(), lr=0.1)
     return pt.Tuner(problem, inner_steps=11, outer=outer, engine=engine, **settings)
 
 
@@ -59,7 +59,8 @@ def histories(factor: float, **settings: Any) -> tuple[Any, Any]:
         tau = np.ones(1)
         run = functools.partial(tuner(one, tau, **settings).fit, 4, progress=False)
         found.append(run(callbacks=[Anneal(tau, factor)]).history.drop(columns="seconds"))
-    assert any(check.longer for check in engine._checks)
+    replayed = [segment for check in engine._checks if check.longer for segment in check._segments]
+    assert any((segment._online is not None) == settings.get("online", False) for segment in replayed)
     return found[0], found[1]
 
 
@@ -69,6 +70,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "validation risk": {"objective": pt.ValidationRisk()},
     "stride": {"path_stride": 3},
     "averaged": {"inner": pt.Averaged(pt.SGD(0.05, momentum=0.9), beta=0.7)},
+    "online": {"online": True},
+    "online, RMSprop": {"online": True, "optim": torch.optim.RMSprop},
+    "online, stride": {"online": True, "path_stride": 3, "optim": functools.partial(torch.optim.SGD, momentum=0.9)},
 }
 
 
@@ -124,7 +128,8 @@ def test_graphs_are_of_the_size_with_the_fewest_captured_steps(steps: int, most:
     assert captured._graph_size(steps, most, stride) == size
 
 
-def test_runs_of_one_structure_share_their_compiled_updates(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def compile_nothing(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let graphs with fused kernels be made without a compiler; return a list that receives the recordings."""
     compiled: list[Any] = []
 
     def program(chain: Any, options: GraphOptions, programs: Any) -> Any:
@@ -132,20 +137,25 @@ def test_runs_of_one_structure_share_their_compiled_updates(on_cpu: None, monkey
 
     monkeypatch.setattr(cuda_graph, "step_program", program)
     monkeypatch.setattr(torch, "compile", lambda graph, **_: compiled.append(graph) or graph)
+    return compiled
 
-    def build(seed: int) -> pt.Tuner:
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(18, 3))
-        x, y = torch.randn(8, 1, 4, 4), torch.randint(0, 3, (8,))
-        hyper = pt.WeightDecay(model, init=0.1)
-        problem = pt.Problem(model, hyper, train=(x[:4], y[:4]), valid=(x[4:], y[4:]), loss=cross_entropy)
-        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-        settings = {"inner": pt.Adam(1e-2), "inner_steps": 8, "outer": outer, "objective": pt.PACBayes(0.1)}
-        return pt.Tuner(problem, **settings)
 
+def convolutions(seed: int, online: bool = False) -> pt.Tuner:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(18, 3))
+    x, y = torch.randn(8, 1, 4, 4), torch.randint(0, 3, (8,))
+    hyper = pt.WeightDecay(model, init=0.1)
+    problem = pt.Problem(model, hyper, train=(x[:4], y[:4]), valid=(x[4:], y[4:]), loss=cross_entropy)
+    outer = torch.optim.RMSprop(hyper.parameters(), lr=0.01) if online else torch.optim.SGD(hyper.parameters(), lr=0.1)
+    settings = {"inner": pt.Adam(1e-2), "inner_steps": 8, "outer": outer, "objective": pt.PACBayes(0.1)}
+    return pt.Tuner(problem, online=online, **settings)
+
+
+def test_runs_of_one_structure_share_their_compiled_updates(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = compile_nothing(monkeypatch)
     engines = Captured(steps=3, fuse="updates", two_streams=False), "eager"
     found, wanted = (
-        pt.fit_grid(build, {"seed": [0, 1, 2]}, outer_steps=2, plain_steps=0, engine=engine, progress=False).history
+        pt.fit_grid(convolutions, {"seed": [0, 1, 2]}, outer_steps=2, plain_steps=0, engine=engine).history
         for engine in engines
     )
     assert len(compiled) == 1
@@ -185,3 +195,19 @@ def test_graphs_run_on_the_memory_formats_of_the_user(
     wanted = {kernel.to(memory_format=model_format).stride(), images.to(memory_format=data_format).stride()}
     assert met
     assert all(strides == wanted for strides in met)
+
+
+@pytest.mark.parametrize("fuse", ["updates", "steps"])
+def test_online_and_offline_runs_share_a_graph_with_fused_kernels(
+    fuse: Any, on_cpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_nothing(monkeypatch)
+    cells = [{"seed": seed, "online": online} for seed, online in ((0, True), (1, False), (2, True))]
+    engine = Captured(steps=3, fuse=fuse, two_streams=False)
+    found, wanted = (
+        pt.fit_grid(convolutions, cells, outer_steps=3, plain_steps=0, engine=one).history for one in (engine, "eager")
+    )
+    (check,) = engine._checks
+    assert check.longer
+    assert sum(segment._online is not None for segment in check._segments) == 2
+    pd.testing.assert_frame_equal(found.drop(columns="seconds"), wanted.drop(columns="seconds"), rtol=1e-4)

@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -92,6 +93,9 @@ class Comparison:
         bars: the largest ratio wanted, by the name of the peer, and "fit" for `fit` with few evaluations.
         hyper: returns what the tuner tunes in the order of the peers' `Way.hyper`.
         notes: further words for the result.
+        engines: the engines of a loop of one's own, by the words after "pactune". The first one is that of `fit` too.
+        warm_up: outer steps before the first measurement; None for as many as the library needs to record on a CPU.
+        clock: the clock of all ways.
     """
 
     name: str
@@ -101,6 +105,9 @@ class Comparison:
     bars: Mapping[str, float] = field(default_factory=dict)
     hyper: Callable[[pt.Tuner], list[Tensor]] = tuned
     notes: Mapping[str, Any] = field(default_factory=dict)
+    engines: Mapping[str, str] = field(default_factory=lambda: {"": "auto", " eager": "eager"})
+    warm_up: int | None = None
+    clock: Callable[[], float] = time.process_time
 
     def main(self) -> None:
         """Compare, print the result and write it."""
@@ -115,14 +122,14 @@ class Comparison:
 
     def compare(self, repeats: int, *, with_fit: bool) -> dict[str, Any]:
         """Return the ratios and the agreement of the gradients."""
-        missing = {name: f"{one.package} is not installed" for name, one in self.peers.items() if not _installed(one)}
+        missing = self.missing()
         peers = {name: one for name, one in self.peers.items() if name not in missing}
-        gaps = {name: self._gap(name, one) for name, one in peers.items() if one.tolerance < math.inf}
-        ways = {f"pactune{label}": self._own_loop(engine) for label, engine in (("", "auto"), (" eager", "eager"))}
+        gaps = self.gaps()
+        ways = {f"pactune{label}": self._own_loop(engine) for label, engine in self.engines.items()}
         ways |= {name: _repeated(one.make(), self.outer_steps) for name, one in peers.items()}
         if with_fit:
             ways |= self._fits()
-        taken = interleave(ways, repeats)
+        taken = interleave(ways, repeats, self.clock)
         taken[SELDOM] = [seconds * self.outer_steps / EVERY for seconds in taken.get(SELDOM, [])]
         taken = {name: seconds for name, seconds in taken.items() if seconds}
         return {
@@ -139,16 +146,30 @@ class Comparison:
         ours = [key for key in taken if key.startswith("pactune")]
         return {key.removeprefix("pactune").strip() or "own loop": ratio(taken[key], taken[name]) for key in ours}
 
-    def _gap(self, name: str, one: Peer) -> float:
-        """Return the largest difference of the gradients of the first outer step, relative to the largest gradient."""
-        tuner = self.tuner("eager")
+    def missing(self) -> dict[str, str]:
+        """Return the peers that are not installed, with the reason."""
+        return {name: f"{one.package} is not installed" for name, one in self.peers.items() if not _installed(one)}
+
+    def gaps(self) -> dict[str, float]:
+        """Return the largest difference of the gradients of the first outer step, relative to the largest gradient.
+
+        Raises:
+            SystemExit: a difference is larger than the peer's tolerance.
+        """
+        known = {name: one for name, one in self.peers.items() if name not in self.missing()}
+        return {name: self._gap(name, one.tolerance) for name, one in known.items() if one.tolerance < math.inf}
+
+    def first_gradients(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return the gradients of pactune and of a peer in the first outer step."""
+        tuner, other = self.tuner("eager"), self.peers[name].make()
         tuner.hypergradient()
-        ours = _gradient(self.hyper(tuner))
-        other = one.make()
         other.outer_step()
-        theirs = _gradient(other.hyper)
+        return _gradient(self.hyper(tuner)), _gradient(other.hyper)
+
+    def _gap(self, name: str, tolerance: float) -> float:
+        ours, theirs = self.first_gradients(name)
         gap = float((ours - theirs).abs().max() / theirs.abs().max())
-        if not gap <= one.tolerance:
+        if not gap <= tolerance:
             raise SystemExit(f"{self.name}: the gradients of pactune and {name} differ by {gap:.2e}")
         return gap
 
@@ -159,7 +180,7 @@ class Comparison:
             tuner.hypergradient()
             tuner.outer.step()
 
-        for _ in range(_warm_up(tuner) if engine == "auto" else 2):
+        for _ in range(2 if engine == "eager" else self._warm_up(tuner)):
             outer_step()
         return _repeated(Way(outer_step, []), self.outer_steps)
 
@@ -175,18 +196,17 @@ class Comparison:
         }
 
     def _fit(self, steps: int, **settings: Any) -> Callable[[], None]:
-        tuner = self.tuner("auto")
-        tuner.fit(_warm_up(tuner), progress=False, plain_steps=0, evaluate_every=0)
+        tuner = self.tuner(next(iter(self.engines.values())))
+        tuner.fit(self._warm_up(tuner), progress=False, plain_steps=0, evaluate_every=0)
 
         def run() -> None:
             tuner.fit(steps, progress=False, **settings)
 
         return run
 
-
-def _warm_up(tuner: pt.Tuner) -> int:
-    """Return the number of rounds after which the library has recorded what it records."""
-    return max(WARM_UP // tuner.inner_steps, LONG_WARM_UP) + 2
+    def _warm_up(self, tuner: pt.Tuner) -> int:
+        """Return the number of rounds after which the library has recorded what it records."""
+        return max(WARM_UP // tuner.inner_steps, LONG_WARM_UP) + 2 if self.warm_up is None else self.warm_up
 
 
 def _gradient(hyper: Sequence[Tensor]) -> Tensor:

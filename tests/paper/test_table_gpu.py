@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from pactune.paper.weight_decay.records import read_studies
+from pactune.paper.weight_decay.rules import summarise
 from pactune.tracking.journal import read_lines
 
 ROOT = Path(__file__).parents[2]
@@ -51,3 +52,14 @@ def test_the_note_says_that_plain_training_was_not_run(tmp_path):
     make_tiny(tmp_path, "--kinds", "zero", "eq5")
     (study,) = read_studies(tmp_path)
     assert study.settings["note"].endswith("Plain training was not run.")
+
+
+def test_online_runs_join_the_exported_study(tmp_path):
+    make_tiny(tmp_path)
+    make_tiny(tmp_path, "--kinds", "online")
+    (study,) = read_studies(tmp_path)
+    assert study.finished == study.asked == 3
+    *others, online = study.records
+    assert [run.setting["online"] for run in others] == [False, False]
+    assert (online.setting["online"], online.cell["zeta"], len(online.rows)) == (True, 3.75e-9, 2)
+    assert set(summarise(study).values) == {"plain", "zero", "min_norm", "regularized", "online", "oracle"}

@@ -15,6 +15,7 @@ from pactune.nested import other_leaf
 from pactune.problem.data import Batch
 from pactune.rounds.chain import Carry
 from pactune.rounds.engine import ORDERED, RoundChain
+from pactune.rounds.online import OnlineRule, OnlineState, root_gradients
 from pactune.trees import Params, add
 
 __all__ = ["Segment", "SegmentData", "SegmentReader", "flat_function", "recording_obstacle"]
@@ -156,6 +157,8 @@ class Segment:
         trajectory: the pure functions of a step.
         measured: one flag per step, True if Δ_t is measured.
         sums_derivatives: True if the direct λ-derivatives are summed.
+        online: moves λ, which is then in the carry, after every measured step.
+        stride: Δ_t is measured at every `stride`-th step.
         gradient_pair: replaces `Trajectory.gradient_pair`.
         step_from_pair: replaces the method `step_from_pair`.
     """
@@ -166,10 +169,13 @@ class Segment:
         measured: tuple[bool, ...],
         *,
         sums_derivatives: bool,
+        online: OnlineRule | None = None,
+        stride: int = 1,
         gradient_pair: GradientPairFunction | None = None,
         step_from_pair: StepFromPair | None = None,
     ) -> None:
         self.trajectory, self.measured, self.sums_derivatives = trajectory, measured, sums_derivatives
+        self._online, self._stride = online, stride
         self._rows = trajectory.problem.train.rows, trajectory.problem.valid.rows  # those of a task may change
         self._gradient_pair = gradient_pair or trajectory.gradient_pair
         self._step_from_pair = step_from_pair or self.step_from_pair
@@ -180,7 +186,28 @@ class Segment:
         plan = round_chain.chain.plan
         sums_derivatives = bool(plan.derivatives and plan.trajectory.objective.has_path)
         measured = tuple(round_chain.chain.measures(start + i) for i in range(steps))
-        return cls(plan.trajectory, measured, sums_derivatives=sums_derivatives)
+        online = None if round_chain.online is None else round_chain.online.rule
+        settings: dict[str, Any] = {"online": online, "stride": plan.path_stride}
+        return cls(plan.trajectory, measured, sums_derivatives=sums_derivatives, **settings)
+
+    def like(
+        self,
+        *,
+        trajectory: Trajectory | None = None,
+        measured: tuple[bool, ...] | None = None,
+        gradient_pair: GradientPairFunction | None = None,
+        step_from_pair: StepFromPair | None = None,
+    ) -> Segment:
+        """Return a segment with other parts, and everything else as here."""
+        return Segment(
+            trajectory or self.trajectory,
+            self.measured if measured is None else measured,
+            sums_derivatives=self.sums_derivatives,
+            online=self._online,
+            stride=self._stride,
+            gradient_pair=gradient_pair,
+            step_from_pair=step_from_pair,
+        )
 
     def __call__(self, carry: Carry, hyper: Params, segment_data: SegmentData) -> Carry:
         """Run the steps."""
@@ -189,25 +216,36 @@ class Segment:
         return carry
 
     def _step(self, carry: Carry, hyper: Params, data: StepData, *, measured: bool) -> Carry:
+        present = _present(carry, hyper)
         if measured and self.trajectory.pair_suffices(by_hyper=self.sums_derivatives):
-            return self._step_from_pair(carry, hyper, data, self._gradient_pair(carry.state, hyper, data))
+            return self._step_from_pair(carry, hyper, data, self._gradient_pair(carry.state, present, data))
         if measured:
             by_hyper = self.sums_derivatives
-            observation = self.trajectory.observe(carry.state, hyper, data, by_hyper=by_hyper, by_params=False)
+            observation = self.trajectory.observe(carry.state, present, data, by_hyper=by_hyper, by_params=False)
         else:
-            observation = self.trajectory.observe_gradient(carry.state, hyper, data)
-        return self._advance(carry, hyper, data, observation)
+            observation = self.trajectory.observe_gradient(carry.state, present, data)
+        return self._advance(carry, present, data, observation)
 
     def step_from_pair(self, carry: Carry, hyper: Params, data: StepData, pair: GradientPair) -> Carry:
         """Return the carry after a step, given its two gradients."""
-        observation = self.trajectory.measure_pair(carry.state, hyper, data, pair, by_hyper=self.sums_derivatives)
-        return self._advance(carry, hyper, data, observation)
+        present = _present(carry, hyper)
+        observation = self.trajectory.measure_pair(carry.state, present, data, pair, by_hyper=self.sums_derivatives)
+        return self._advance(carry, present, data, observation)
 
     def _advance(self, carry: Carry, hyper: Params, data: StepData, observation: Observation) -> Carry:
         total = carry.total if observation.summand is None else carry.total + observation.summand
         sums = carry.sums if observation.by_hyper is None else add(carry.sums, observation.by_hyper)
         state = self.trajectory.advance(carry.state, hyper, data, observation)
-        return Carry(state._replace(step=carry.state.step), total, sums)  # the engine counts the steps
+        state = state._replace(step=carry.state.step)  # the engine counts the steps
+        return Carry(state, total, sums, self._moved(carry.online, observation))
+
+    def _moved(self, online: OnlineState | None, observation: Observation) -> OnlineState | None:
+        """Return λ after the step: in the online algorithm a measured step moves it."""
+        if online is None or self._online is None or observation.summand is None:
+            return online
+        (gradient,) = root_gradients(self._stride, [(observation.summand, observation.by_hyper)], online.hyper)
+        with torch.no_grad():
+            return self._online.step(online, gradient)
 
     def is_same_function(self, other: object) -> bool:
         """Return True if two segments compute the same function."""
@@ -216,8 +254,13 @@ class Segment:
         a, b = self.trajectory, other.trajectory
         same = a.problem is b.problem and a.objective is b.objective and a.default_hyper is b.default_hyper
         flags = self.measured == other.measured and self.sums_derivatives == other.sums_derivatives
-        flags = flags and self._rows == other._rows
+        flags = flags and self._rows == other._rows and (self._online, self._stride) == (other._online, other._stride)
         return same and a.dynamics == b.dynamics and flags
+
+
+def _present(carry: Carry, hyper: Params) -> Params:
+    """Return λ of the next step, which is in the carry in the online algorithm."""
+    return hyper if carry.online is None else carry.online.hyper
 
 
 def flat_function(segment: Callable[..., Any], layouts: tuple[TreeLayout, ...]) -> Callable[..., TensorList]:

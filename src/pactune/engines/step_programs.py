@@ -64,8 +64,7 @@ def step_program(chain: ReplayedChain, options: GraphOptions, compiled: Compiled
     segment = chain.segment
     trajectory = replace(segment.trajectory, side=new_stream() if options.two_streams else None)
     update = _FusedUpdate(segment, compiled) if options.fuse == "updates" else None
-    steps = Segment(trajectory, segment.measured, sums_derivatives=segment.sums_derivatives, step_from_pair=update)
-    return flat_function(steps, chain.layouts)
+    return flat_function(segment.like(trajectory=trajectory, step_from_pair=update), chain.layouts)
 
 
 def new_stream() -> torch.cuda.Stream:
@@ -121,12 +120,7 @@ def _fused_steps(chain: ReplayedChain, compiled: CompiledPrograms) -> Program:
             inputs, layout = flatten(data)
             key = (measured, layout)
             if key not in known:
-                step = Segment(
-                    segment.trajectory,
-                    (measured,),
-                    sums_derivatives=segment.sums_derivatives,
-                    gradient_pair=joint if measured else None,
-                )
+                step = segment.like(measured=(measured,), gradient_pair=joint if measured else None)
                 function = flat_function(step, (carry_layout, hyper_layout, layout))
                 graph = trace(function, [*carry, *hyper, *inputs], transpose=stacked)
                 known[key] = compiled.compile(graph)

@@ -167,9 +167,9 @@ class Traced(Engine):
         round uses a longer recording only if the recording of its first measured step agrees with the eager step, both
         in this round and in the round in which the longer recording was made.
         """
-        chain, problem = round_chain.chain, round_chain.chain.plan.trajectory.problem
-        carry, carry_layout = flatten(chain.carry.at_start())
-        hyper, hyper_layout = flatten(chain.hyper)
+        problem = round_chain.chain.plan.trajectory.problem
+        carry, carry_layout = flatten(round_chain.carry.at_start())
+        hyper, hyper_layout = flatten(round_chain.hyper)
         data, data_layout = SegmentReader(round_chain, t, t + 1).read_flat(t, 1)
         example = [*(tensor.clone() for tensor in carry), *hyper, *data]  # the eager step may overwrite the state
         if self._changes.run(lambda: round_chain.step(t), problem.members[:1]):
@@ -181,7 +181,7 @@ class Traced(Engine):
             return None
         with torch.no_grad():
             found = checked.program(*example)
-        if all(_equal(a, b) for a, b in zip(found, flatten(chain.carry.at_start())[0], strict=True)):
+        if all(_equal(a, b) for a, b in zip(found, flatten(round_chain.carry.at_start())[0], strict=True)):
             return checked
         self.mark_unrecordable(problem)
         return None
@@ -192,8 +192,8 @@ class Traced(Engine):
         stride = chain.plan.path_stride
         size = -(-self.steps // stride) * stride  # a multiple of the stride: all segments measure at the same steps
         first_step = chain.carry.state.step
-        carry, carry_layout = flatten(chain.carry.at_start())
-        hyper, hyper_layout = flatten(chain.hyper)
+        carry, carry_layout = flatten(round_chain.carry.at_start())
+        hyper, hyper_layout = flatten(round_chain.hyper)
         done, last_layout, program = start, None, None
         while done < steps:
             check_interrupt()
@@ -209,7 +209,7 @@ class Traced(Engine):
             done += count
         final: Carry = carry_layout.restore(carry)
         state = final.state._replace(step=first_step + done - start)
-        chain.continue_from(final._replace(state=state), done - start)
+        round_chain.continue_from(final._replace(state=state), done - start)
         return done
 
     def _recording(

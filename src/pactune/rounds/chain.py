@@ -20,6 +20,7 @@ from pactune.hypergradient.records import (
     StepRecord,
 )
 from pactune.problem.data import Batch
+from pactune.rounds.online import OnlineState
 from pactune.rounds.plan import RoundPlan
 from pactune.trees import Params, add
 
@@ -33,11 +34,13 @@ class Carry(NamedTuple):
         state: θ_t with its slots and buffers.
         total: Σ q_t so far.
         sums: the sum of the direct λ-derivatives of q_t so far; empty if they are not needed.
+        online: λ and its optimizer's tensors in the online algorithm, which moves λ at every step; otherwise None.
     """
 
     state: InnerState
     total: Tensor
     sums: Params
+    online: OnlineState | None = None
 
     def at_start(self) -> Carry:
         """Return the carry with a step count of 0, because a recording must not depend on the count."""
@@ -189,6 +192,11 @@ class Chain:
         """The current state and the sums so far."""
         sums = self._path_side.path_gradient() if self._path_side is not None else {}
         return Carry(self._state, self._total, sums)
+
+    @property
+    def length(self) -> int:
+        """The number of finished steps of the round."""
+        return self._context.length
 
     @property
     def hyper(self) -> Params:

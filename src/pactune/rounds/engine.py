@@ -13,7 +13,9 @@ from pactune.hypergradient.records import StepData
 from pactune.problem import Problem
 from pactune.problem.data import Batch
 from pactune.problem.inner_problem import InnerProblem
-from pactune.rounds.chain import Chain, ChainEnd
+from pactune.rounds.chain import Carry, Chain, ChainEnd
+from pactune.rounds.online import OnlineStep, root_gradients
+from pactune.trees import Params, clone
 
 __all__ = ["ORDERED", "Engine", "RoundChain", "log"]
 
@@ -30,16 +32,41 @@ class RoundChain(NamedTuple):
         step_data_at: returns the chain's data at step t of the round.
         risk_batches: the rows on which the risk at θ_T is computed.
         position: the number of inner steps of the run before this round.
+        online: moves λ after every measured step of this chain, in the online algorithm; otherwise None.
     """
 
     chain: Chain
     step_data_at: Callable[[int], StepData]
     risk_batches: Iterable[Batch]
     position: int = 0
+    online: OnlineStep | None = None
 
     def step(self, t: int) -> None:
         """Run step t of the round eagerly."""
-        self.chain.step(self.step_data_at(t), self.chain.hyper)
+        if self.online is None:
+            self.chain.step(self.step_data_at(t), self.chain.hyper)
+            return
+        measured = self.chain.step(self.step_data_at(t), clone(self.chain.hyper))
+        if self.chain.measures(t):
+            (gradient,) = root_gradients(self.chain.plan.path_stride, [measured], self.chain.hyper)
+            self.online(gradient)
+
+    @property
+    def carry(self) -> Carry:
+        """The chain's state and sums, and λ with its optimizer's tensors if steps move it."""
+        return self.chain.carry._replace(online=None if self.online is None else self.online.state())
+
+    @property
+    def hyper(self) -> Params:
+        """λ if it stays the same in all steps; otherwise it is in the carry, and this is empty."""
+        return self.chain.hyper if self.online is None else {}
+
+    def continue_from(self, carry: Carry, steps: int) -> None:
+        """Continue from `carry`, after an engine has run `steps` steps."""
+        if self.online is not None and carry.online is not None and steps:
+            done = self.chain.length
+            self.online.load(carry.online, sum(map(self.chain.measures, range(done, done + steps))))
+        self.chain.continue_from(carry._replace(online=None), steps)
 
 
 @dataclass

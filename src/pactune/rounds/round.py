@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor
 
 from pactune.hypergradient.explain import explaining
 from pactune.hypergradient.records import StepData
 from pactune.interrupts import check_interrupt
 from pactune.rounds.chain import Chain, ChainEnd
 from pactune.rounds.engine import Engine, RoundChain
+from pactune.rounds.online import OnlineStep, half_inverse_root, root_gradients
 from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest
 from pactune.streams import GLOBAL_STATE, forked_rng
-from pactune.trees import Params, clone, scale, zeros_like
+from pactune.trees import Params, clone, scale
 
-__all__ = ["combine", "half_inverse_root", "run_chains", "run_round"]
+__all__ = ["combine", "run_chains", "run_round"]
 
 
 def run_round(request: RoundRequest, engine: Engine | None = None) -> RoundOutcome:
@@ -50,7 +50,7 @@ def _run_first_steps(rounds: list[_Round], engine: Engine | None) -> int:
     """Let the engine run the first steps of all rounds; return how many it has run."""
     if engine is None or not rounds:
         return 0
-    steps = min(0 if one.request.on_step is not None else one.request.plan.skippable_steps for one in rounds)
+    steps = min(one.skippable_steps for one in rounds)
     round_chains = [round_chain for one in rounds for round_chain in one.round_chains()]
     return engine.run_first_steps(round_chains, steps) if steps else 0
 
@@ -83,11 +83,25 @@ class _Round:
             Chain(request.plan, state, request.hyper, start, request.phase, own) for state, start, own in parts
         ]
 
+    @property
+    def skippable_steps(self) -> int:
+        """The number of first steps that an engine may run. If chains share λ and move it, they run all steps."""
+        alone = self.request.on_step is None or self._online is not None
+        return self.request.plan.skippable_steps if alone else 0
+
+    @property
+    def _online(self) -> OnlineStep | None:
+        """The step of λ if it is known as a function, and if it depends on a single chain."""
+        known, plan = self.request.on_step, self.request.plan
+        alone = len(self._chains) == 1 and plan.trajectory.ranks.count == 1
+        return known if isinstance(known, OnlineStep) and known.rule is not None and alone else None
+
     def round_chains(self) -> list[RoundChain]:
         """Return the chains with their data."""
+        request, online = self.request, self._online
         return [
             RoundChain(
-                chain, functools.partial(self._step_data_at, index), self.request.risk_batches, self.request.position
+                chain, functools.partial(self._step_data_at, index), request.risk_batches, request.position, online
             )
             for index, chain in enumerate(self._chains)
         ]
@@ -108,20 +122,10 @@ class _Round:
             current = clone(request.hyper) if request.on_step is not None else request.hyper
             measured = [chain.step(data, current) for chain, data in zip(self._chains, step_data, strict=True)]
             if request.on_step is not None and self._chains[0].measures(t):
-                request.on_step(_online_gradient(request.plan, measured, request.hyper))
+                parts = root_gradients(request.plan.path_stride, measured, request.hyper)
+                request.on_step(request.plan.trajectory.ranks.mean(parts))
             keys = [data.keys[1] if data.keys else None for data in step_data]
         return [chain.finish(request.risk_batches, key) for chain, key in zip(self._chains, keys, strict=True)]
-
-
-def _online_gradient(plan: RoundPlan, measured: Sequence[tuple[Tensor | None, Params | None]], hyper: Params) -> Params:
-    """Return the mean over chains of ∇_λ‖Δ_t‖ (Algorithm C.2); it is 0 if Δ_t = 0."""
-    parts = [
-        scale(plan.path_stride * half_inverse_root(summand), gradient)
-        if summand is not None and gradient is not None
-        else zeros_like(hyper)
-        for summand, gradient in measured
-    ]
-    return plan.trajectory.ranks.mean(parts)
 
 
 def combine(plan: RoundPlan, ends: Sequence[ChainEnd], *, online: bool) -> RoundOutcome:
@@ -140,9 +144,3 @@ def combine(plan: RoundPlan, ends: Sequence[ChainEnd], *, online: bool) -> Round
     notes = ranks.mean([dict(end.notes) for end in ends])
     states, memory = [end.state for end in ends], [dict(end.memory) for end in ends]
     return RoundOutcome(states, risk, regularizer, risk_gradient, path_gradient, notes, memory)
-
-
-def half_inverse_root(y: Tensor) -> Tensor:
-    """Return the derivative 1/(2√y) of the root, and 0 at y = 0."""
-    positive = y > 0
-    return torch.where(positive, 0.5 / torch.where(positive, y, torch.ones_like(y)).sqrt(), torch.zeros_like(y))

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pactune.rounds.online import has_hooks
 from pactune.stacking.requests import OuterStepRequest, RoundValue, ValueRequest
 from pactune.trees import Params, axpy, norm, stack, unstack
 
-__all__ = ["has_hooks", "norms", "take_outer_steps", "value_of", "values_of"]
+__all__ = ["norms", "take_outer_steps", "value_of", "values_of"]
 
 # These optimizers move every number by its own gradient alone, so that lists of tensors can be joined.
 ELEMENTWISE = (
@@ -70,12 +71,6 @@ def take_outer_steps(requests: Sequence[OuterStepRequest]) -> None:
             same.append(optimizer)
     for _, group in groups:
         _step(group)
-
-
-def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Return True if `step` does more than the optimizer's own step: it has hooks, or a scheduler wraps it."""
-    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    return bool(hooks or "step" in vars(optimizer))
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> object:

@@ -100,7 +100,8 @@ class Runner:
             changed = [problem for group, own, run in parts for problem in group.changed(own, run)]
             ends = iter([] if changed else run_chains([request for run in joined for request in run], self.engine))
         except Exception as error:  # a loss may have come to do something that vmap does not know
-            changed = [] if requests[0].on_step is not None else [p for group in groups for p in group.stacked_problems]
+            online = any(request.on_step is not None for request in requests)  # λ has moved, so no step can be repeated
+            changed = [] if online else [p for group in groups for p in group.stacked_problems]
             if not changed:
                 raise
             log.info("stacked runs failed with %s: %s", type(error).__name__, error)

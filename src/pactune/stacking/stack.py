@@ -17,8 +17,9 @@ from pactune.problem.data import Batch
 from pactune.problem.data.source import BatchesAnew
 from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import ChainEnd
+from pactune.rounds.online import half_inverse_root
 from pactune.rounds.plan import OnStep, RoundOutcome, RoundRequest
-from pactune.rounds.round import combine, half_inverse_root
+from pactune.rounds.round import combine
 from pactune.stacking.stacked import StackedProblem, StackedRows
 from pactune.stacking.structure import problem_of
 from pactune.trees import Params, clone, scale, stack, unstack

@@ -9,8 +9,8 @@ import torch
 
 from pactune.problem import Problem
 from pactune.problem.modules import copied
+from pactune.rounds.online import has_hooks
 from pactune.rounds.replay import hook_functions, same_values
-from pactune.stacking.batched import has_hooks
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone
 from pactune.tuning.settings import TunerSettings

@@ -21,13 +21,14 @@ from pactune.problem.seen_data import SEEN_DATA
 from pactune.results.result import ObjectiveValue
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.inputs import RunInputs, consumes_randomness
+from pactune.rounds.online import OnlineStep
 from pactune.rounds.plan import RoundOutcome, RoundPlan, mean_outcome
 from pactune.rounds.run_states import RunStates
 from pactune.stacking.lockstep import RequestGenerator
 from pactune.stacking.requests import OuterStepRequest, RoundValue, ValueRequest
 from pactune.stacking.runner import Runner
 from pactune.streams import Streams
-from pactune.trees import Params, clone, norm, scale
+from pactune.trees import Params, clone, norm
 from pactune.tuning.settings import TunerSettings
 
 __all__ = ["FinishedRound", "OuterRun", "StartOfRound"]
@@ -231,7 +232,8 @@ class OuterRun:
             plan: the settings of the round.
             relative: ζ in units of ζ*, if it is not a number yet; this round then finds the number.
         """
-        on_step = (lambda gradient: self._online_step(scale(plan.zeta, gradient))) if self.settings.online else None
+        online = self.settings.online
+        on_step = OnlineStep(self.settings.outer, self.problem.hyper_leaves(), plan.zeta) if online else None
         chains, hyper = self.chains, self.problem.hyperparameters()
         if self.settings.roll_back:
             chains = yield from self.train_again(chains, plan.training_only(), hyper)
@@ -291,11 +293,6 @@ class OuterRun:
         parameters = self.problem.hyper_leaves()
         for name, value in gradient.items():
             parameters[name].grad = value.detach().clone()
-
-    def _online_step(self, gradient: Params) -> None:
-        """Move λ inside a round (Algorithm C.2)."""
-        self.fill_gradients(gradient)
-        self.settings.outer.step()
 
     # Checkpoints
 

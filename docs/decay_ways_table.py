@@ -1,0 +1,62 @@
+"""Tables of docs/evidence/reproduction.md from results/weight-decay/ways-*.json (benchmarks/ways_gpu.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pactune.paper.intervals import Interval, bootstrap_interval
+from pactune.paper.weight_decay.facts import DATA, MODELS
+from pactune.paper.weight_decay.method_tables import interval_text, markdown
+from pactune.report.page import Table
+
+__all__ = ["read_ways", "ways_section"]
+
+FORMAT = "decay ways 1"
+HEADER = ("way", "ζ", "over", "test accuracy, last step, %", "validation accuracy, %", "best step of the mean, %")
+OBJECTIVES = {"eq5": "Eq. 5", "drift": "`HyperDrift`", "zero": "ζ = 0"}
+SIGNS = {"any": "", "clamped": ", λ ≥ 0 clamped", "softplus": ", λ ≥ 0 by softplus"}
+
+
+def read_ways(folder: Path) -> list[dict[str, Any]]:
+    """Return the documents of a folder."""
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("ways-*.json"))]
+    return [document for document in documents if document["format"] == FORMAT]
+
+
+def ways_section(document: dict[str, Any]) -> str:
+    """Return the section of one file: a heading and a row per way and ζ."""
+    groups: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for run in document["runs"]:
+        groups.setdefault((run["way"], run["zeta"]), []).append(run)
+    rows = [_row(runs, document["outer_steps"]) for runs in groups.values()]
+    heading = f"### Other ways to get decays: {MODELS[document['model']]}, {DATA[document['data']].partition(' ')[0]}"
+    return f"{heading}\n\n{markdown(Table(HEADER, rows))}"
+
+
+def _row(runs: Sequence[dict[str, Any]], total: int) -> list[str]:
+    """Return the row of one way at one ζ. Runs of different lengths are compared at the last step that all have."""
+    steps = min(len(run["outer_step"]) for run in runs)
+    draws = sorted({run["draw"] for run in runs})
+    over = f"{len(draws)} draws" if len(draws) > 1 else f"draw {draws[0]}"
+    over += f", after {steps} of {total} outer steps" if steps < total else ""
+    curve = [sum(run["test_accuracy"][t] for run in runs) / len(runs) for t in range(steps)]
+    best = max(range(steps), key=curve.__getitem__)
+    shown = [_percent(run[name][steps - 1] for run in runs) for name in ("test_accuracy", "valid_accuracy")]
+    return [_words(runs[0]), f"{runs[0]['zeta']:g}", over, *shown, f"{100 * curve[best]:.1f}, step {best + 1}"]
+
+
+def _words(run: dict[str, Any]) -> str:
+    """Return a way in words."""
+    setting = run["setting"]
+    objective = "zero" if run["zeta"] == 0 else setting["objective"]
+    words = OBJECTIVES[objective] + (" online" if setting["online"] else "") + SIGNS[setting["sign"]]
+    words += f", {setting['folds']} folds and a model of all images" if setting["rows"] == "folds" else ""
+    return words + (f", outer learning rate {setting['outer_lr']:g}" if setting["outer_lr"] != 0.01 else "")
+
+
+def _percent(values: Any) -> str:
+    interval = bootstrap_interval([float(value) for value in values])
+    return interval_text(Interval(**{name: 100 * interval[name] for name in ("mean", "low", "high")}))  # type: ignore[typeddict-item]
