@@ -31,4 +31,20 @@ def claims() -> list[str]:
         cells = " | ".join(n(found[way], ".1f") for way in WAYS)
         rows.append(f"| {words} | {cells} | {n(found['seconds'], '.0f')} |")
     gap = _summary("wine")["tune − logistic_regression_cv"]
-    return [*rows, f"on wine by {n(-gap['mean'], '.1f')} ± {n(gap['half_width'], '.1f')} points"]
+    return [*rows, f"on wine by {n(-gap['mean'], '.1f')} ± {n(gap['half_width'], '.1f')} points", *_networks()]
+
+
+def _networks() -> list[str]:
+    """Return the rows about ResNet-18, and the sentences about them."""
+    stored = [read(f"benchmarks/results/front_door_resnet18{end}.json") for end in ("", "_iterates")]
+    averaged, iterates = ({one["draw"]: one for one in found["draws"]} for found in stored)
+    rows = []
+    for draw, one in iterates.items():
+        tuned = n(averaged[draw]["tune"], ".1f") if draw in averaged else "not finished"
+        others = " | ".join(n(one[name]["accuracy"], ".1f") for name in ("one decay", "plain"))
+        rows.append(f"| draw {draw} | {tuned} | {n(one['tune'], '.1f')} | {others} |")
+    table = {row["model"]: row["accuracy"] for row in averaged[2]["table"]}
+    gain = 100 * (table["the tuned model"] - table["one decay"])
+    worse = iterates[2]["one decay"]["accuracy"] - averaged[2]["tune"]
+    means = f"{n(stored[1]['tune'], '.1f')} % where one decay has\n{n(stored[1]['one decay'], '.1f')} %"
+    return [*rows, means, f"{n(gain, '.1f')} points better on held-out rows and {n(worse, '.1f')}\npoints worse"]
