@@ -116,7 +116,8 @@ class _ImplicitChainEstimator(StationaryChainEstimator):
             found = self._settings.solver.solve(system)
             self._notes = measure(system, found, support.residual, state.params)
         numbers = {"implicit_damping": found.damping, "implicit_products": found.products}
-        self._notes |= {name: final.value.new_full((), number) for name, number in numbers.items()}
+        largest = torch.finfo(final.value.dtype).max  # of a note; a damping may be any float of Python
+        self._notes |= {name: final.value.new_full((), min(number, largest)) for name, number in numbers.items()}
         if self._settings.warm_start:
             self._memory = found.value
         return add(sub(final.by_hyper, mixed(found.value)), support.by_hyper(found.value))
