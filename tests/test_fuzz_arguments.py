@@ -179,6 +179,7 @@ TARGETS: dict[str, Target] = {
         functools.partial(with_dynamics, pt.Adam), {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "decoupled": True}
     ),
     "Langevin": Target(functools.partial(with_dynamics, pt.Langevin), {"lr": 0.1, "inverse_temperature": 10.0}),
+    "Averaged": Target(functools.partial(with_dynamics, pt.Averaged), {"inner": pt.SGD(0.1), "beta": 0.9}),
     "TorchOptim": Target(
         functools.partial(with_dynamics, pt.TorchOptim),
         {"factory": functools.partial(torch.optim.RMSprop, lr=0.01), "decoupled": False},
