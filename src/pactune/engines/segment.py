@@ -187,8 +187,7 @@ class Segment:
         sums_derivatives = bool(plan.derivatives and plan.trajectory.objective.has_path)
         measured = tuple(round_chain.chain.measures(start + i) for i in range(steps))
         online = None if round_chain.online is None else round_chain.online.rule
-        settings: dict[str, Any] = {"online": online, "stride": plan.path_stride}
-        return cls(plan.trajectory, measured, sums_derivatives=sums_derivatives, **settings)
+        return cls(plan.trajectory, measured, sums_derivatives=sums_derivatives, online=online, stride=plan.path_stride)
 
     def like(
         self,

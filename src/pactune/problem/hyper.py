@@ -134,7 +134,7 @@ class WeightDecay(PerParameter):
 
     With `positive`, the gradient by this module's parameters is that by λ times 1 − exp(−λ), so a small λ moves slowly.
     From 0.001 it hardly moves where the gradients by λ are of the order of the outer optimizer's ε, as in the paper's
-    experiment with RMSprop. Start nearer to 1/(ηN) for a run of N inner steps in all.
+    experiment with RMSprop. A decay that matters over N inner steps in all has the size 1/(ηN).
 
     Args:
         model: the model whose trainable parameters are decayed.
