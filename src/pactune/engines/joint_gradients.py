@@ -37,7 +37,7 @@ class JointGradients:
         compares = objective.has_path and objective.uses_valid_gradient and not objective.compares_default
         if not (compares and len(train) == len(valid) == 1 and train[0].stacked and valid[0].stacked):
             return None
-        if problem.enters_losses or problem.has_buffers or train[0].rows != valid[0].rows:
+        if problem.enters_losses or train[0].rows != valid[0].rows:
             return None
         parts = [_stacked_tensors(batch, problem.runs[0]) for batch in (train[0], valid[0])]
         if [tensor.shape for tensor in parts[0]] != [tensor.shape for tensor in parts[1]]:
@@ -48,13 +48,19 @@ class JointGradients:
 
     def __call__(self, state: InnerState, hyper: Params, data: StepData) -> GradientPair:
         """Return the two gradients at θ_t; `data.train` must be the joint batch."""
-        params, lambdas = ({name: torch.cat([v, v]) for name, v in tree.items()} for tree in (state.params, hyper))
+        trees = (state.params, hyper, state.buffers)
+        params, lambdas, buffers = ({name: torch.cat([v, v]) for name, v in tree.items()} for tree in trees)
         params = leaves(params)
         with torch.enable_grad():
-            risks = self._problem.train_risk(params, lambdas, {}, data.train)
+            risks = self._problem.train_risk(params, lambdas, buffers, data.train)
             found = torch.autograd.grad(risks.sum(), list(params.values()), allow_unused=True)
-        halves = {name: value.chunk(2) for name, value in split(found, params)[0].items()}
-        return GradientPair({n: half[0] for n, half in halves.items()}, {n: half[1] for n, half in halves.items()}, {})
+        train, valid = _halves(split(found, params)[0])
+        return GradientPair(train, valid, _halves(buffers)[0])  # a validation forward leaves the buffers as they are
+
+
+def _halves(tree: Params) -> tuple[Params, Params]:
+    halves = {name: value.chunk(2) for name, value in tree.items()}
+    return {name: half[0] for name, half in halves.items()}, {name: half[1] for name, half in halves.items()}
 
 
 def _stacked_tensors(batch: Batch, runs: int) -> list[Tensor]:

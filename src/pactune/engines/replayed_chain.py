@@ -62,7 +62,7 @@ class ReplayedChain:
 
     def static_copies(self, tensors: TensorList) -> TensorList:
         """Return copies on the device. A graph reads and writes them at fixed addresses."""
-        return static_copies(tensors, self.problem.device, self._memory_format)
+        return static_copies(tensors, self.problem.device, self._memory_format, 4 + len(self.problem.runs))
 
     def continue_from(self, carry_tensors: TensorList, steps: int) -> None:
         """Let the chain continue from the carry of a graph, after `steps` replayed steps, in its own memory format."""
@@ -73,14 +73,27 @@ class ReplayedChain:
 
 
 def static_copies(
-    tensors: TensorList, device: torch.device, memory_format: torch.memory_format = torch.preserve_format
+    tensors: TensorList,
+    device: torch.device,
+    memory_format: torch.memory_format = torch.preserve_format,
+    axes: int = 4,
 ) -> TensorList:
-    """Return copies on the device; those of tensors with four axes have the given memory format."""
-    return [_copy(tensor.to(device), memory_format) for tensor in tensors]
+    """Return copies on the device; those of images and kernels have the given memory format.
+
+    Args:
+        tensors: the tensors to copy.
+        device: the device of the copies.
+        memory_format: the memory format of tensors with `axes` axes.
+        axes: 4, and 5 for those of stacked runs.
+    """
+    return [_copy(tensor.to(device), memory_format, axes) for tensor in tensors]
 
 
-def _copy(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
-    return tensor.detach().clone(memory_format=memory_format if tensor.ndim == 4 else torch.preserve_format)
+def _copy(tensor: Tensor, memory_format: torch.memory_format, axes: int) -> Tensor:
+    if tensor.ndim != axes or memory_format == torch.preserve_format:
+        return tensor.detach().clone()
+    copy = tensor.detach().flatten(0, axes - 4).clone(memory_format=memory_format)
+    return copy.unflatten(0, tensor.shape[: axes - 3])
 
 
 def carries_agree(found: Carry, wanted: Carry, before: Carry, again: Carry | None = None) -> bool:

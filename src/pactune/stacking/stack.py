@@ -20,6 +20,7 @@ from pactune.rounds.chain import ChainEnd
 from pactune.rounds.online import half_inverse_root
 from pactune.rounds.plan import OnStep, RoundOutcome, RoundRequest
 from pactune.rounds.round import combine
+from pactune.stacking.layers import full_precision, only_products
 from pactune.stacking.stacked import StackedProblem, StackedRows
 from pactune.stacking.structure import problem_of
 from pactune.trees import Params, clone, scale, stack, unstack
@@ -107,13 +108,14 @@ class Stack:
 
     def trial(self, joined: RoundRequest, requests: Sequence[RoundRequest]) -> str | None:
         """Compare the stacked risks at the start with those of the single runs; return a reason if they differ."""
-        agree = all(self._agreements(joined, requests))
+        with only_products():
+            agree = all(self._agreements(joined, requests))
         return None if agree else "run together, the runs do not give the risks that each gives alone"
 
     def _agreements(self, request: RoundRequest, singles: Sequence[RoundRequest]) -> list[bool]:
         """Return True for every chain whose stacked risks equal those that it has alone."""
         (state,), (data,) = request.states, request.step_data_at(0)
-        with torch.no_grad():
+        with torch.no_grad(), full_precision():
             found = _risks(self._problem, state, request.hyper, data)
             each = [
                 _risks(one.plan.trajectory.problem, start, one.hyper, met)
@@ -135,12 +137,18 @@ class Stack:
 
 
 def _risks(problem: InnerProblem, state: InnerState, hyper: Params, data: StepData) -> Tensor:
-    """Return both risks, and the squared norms of the penalty's gradient and of θ after a proximal step, if any."""
+    """Return both risks, and squared norms of what else a step computes.
+
+    These are the buffers after a training forward, the penalty's gradient and θ after a proximal step, if any.
+    """
+    buffers = clone(state.buffers)
     parts = [
-        risk(state.params, hyper, clone(state.buffers), batch)
-        for risk, batch in ((problem.train_risk, data.train), (problem.valid_risk, data.valid))
+        problem.train_risk(state.params, hyper, buffers, data.train),
+        problem.valid_risk(state.params, hyper, clone(state.buffers), data.valid),
     ]
-    trees = [problem.penalty_gradient(state.params, hyper)] if problem.has_penalty else []
+    floats = {name: value for name, value in buffers.items() if value.is_floating_point()}
+    trees = [floats] if floats else []
+    trees += [problem.penalty_gradient(state.params, hyper)] if problem.has_penalty else []
     trees += [problem.prox(state.params, dict.fromkeys(state.params, 1.0), hyper)] if problem.has_prox else []
     for tree in trees:
         squares = [value.square() for value in tree.values()]

@@ -19,6 +19,7 @@ from pactune.problem.evaluation import Evaluation
 from pactune.problem.hooks import StepSizes
 from pactune.problem.inner_problem import InnerProblem
 from pactune.problem.modules import evaluating
+from pactune.stacking.layers import layers_for
 from pactune.stacking.requests import EvaluationRequest
 from pactune.streams import Streams
 from pactune.trees import Params, stack
@@ -166,7 +167,8 @@ class StackedProblem(InnerProblem):
         self, risk: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch
     ) -> Tensor:
         def one(batch: Batch, params: Params, hyper: Params, buffers: Params) -> tuple[Tensor, Params]:
-            return risk(params, hyper, buffers, batch), buffers
+            with layers_for(self._first.model):
+                return risk(params, hyper, buffers, batch), buffers
 
         values, after = over_runs(one, batch, params, hyper, buffers)
         buffers.update(after)
@@ -217,7 +219,8 @@ class StackedModels:
 
     def _readings(self, batch: Batch, *, general: bool) -> Params:
         def one(batch: Batch, params: Params, hyper: Params, buffers: Params) -> Params:
-            return self._problems[0].readings(params, hyper, buffers, batch, general=general)
+            with layers_for(self._problems[0].model):
+                return self._problems[0].readings(params, hyper, buffers, batch, general=general)
 
         found: Params = over_runs(one, batch, self.params, self._hyper, self._buffers)
         return found

@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
-
 from pactune.engines.snapshots import problem_snapshot, same_content
 from pactune.nested import other_leaf
 from pactune.problem import Problem
 from pactune.rounds.engine import ORDERED
 from pactune.rounds.plan import RoundRequest
+from pactune.stacking.layers import LAYERS
 
 __all__ = ["problem_of", "same_structure", "stack_refusal"]
-
-# Stacked convolutions are slow, and the statistics of a stacked BatchNorm need care.
-NOT_STACKED = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)
 
 
 def stack_refusal(requests: Sequence[RoundRequest]) -> str | None:
@@ -35,9 +31,9 @@ def stack_refusal(requests: Sequence[RoundRequest]) -> str | None:
         return ORDERED
     if any(other_leaf((data.train.data, data.valid.data)) for request in requests for data in request.step_data_at(0)):
         return "a batch holds more than tensors, which may differ from run to run"
-    slow = next((m for m in problem_of(first).model.modules() if isinstance(m, NOT_STACKED)), None)
-    if slow is not None:
-        return f"a model with {type(slow).__name__} is not faster stacked"
+    slow = next((m for m in problem_of(first).model.modules() if isinstance(m, LAYERS)), None)
+    if slow is not None and trajectory.problem.device.type != "cuda":
+        return f"a model with {type(slow).__name__} is not faster stacked on a CPU"
     if not trajectory.dynamics.differentiable:
         return "an optimizer of torch.optim keeps a state of its own"
     if trajectory.dynamics.clip is not None:
