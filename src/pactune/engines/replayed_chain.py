@@ -93,7 +93,7 @@ def _copy(tensor: Tensor, memory_format: torch.memory_format, axes: int) -> Tens
     if tensor.ndim != axes or memory_format == torch.preserve_format:
         return tensor.detach().clone()
     copy = tensor.detach().flatten(0, axes - 4).clone(memory_format=memory_format)
-    return copy.unflatten(0, tensor.shape[: axes - 3])
+    return copy.view(tensor.shape)
 
 
 def carries_agree(found: Carry, wanted: Carry, before: Carry, again: Carry | None = None) -> bool:
