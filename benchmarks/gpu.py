@@ -1,9 +1,10 @@
 """What a regularized inner step costs on a CUDA device: ResNet-18 alone and ten at once, and a grid of linear models.
 
-    python benchmarks/gpu.py [--output gpu.json]
+    python benchmarks/gpu.py [--output gpu.json] [--only "ten runs"]
 
 Each line is measured in one run with the plain eager training step (`torch.optim.Adam`) as its unit. A round includes
-its end: the last step is differentiated (T1–T2) and runs eagerly. Compile and capture time are reported apart.
+its end, in which the last step is differentiated (T1–T2). Compile and capture time are reported apart. All rows but the
+first two have TF32 and channels last.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from measuring import machine, write
+from measuring import RESULTS, machine, write
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -29,7 +30,7 @@ from pactune.rounds.engine import Engine
 from pactune.rounds.plan import RoundOutcome
 from pactune.stacking.runner import Runner
 
-FAST = {"tf32": True, "channels_last": True, "fuse": "updates"}
+FAST = {"tf32": True, "channels_last": True}
 ZETA = 1e-6
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # hardware queues: with more of them, more runs are side by side
 
@@ -43,16 +44,18 @@ class Case(NamedTuple):
     objective: Objective = pt.PACBayes(zeta=ZETA)
 
 
+ALONE, TEN = "one run, ", "ten runs, "
 CASES = {
     "eager": Case(Eager(), steps=31),
-    "captured": Case(Captured()),
-    "channels last, TF32, updates fused": Case(Captured(**FAST)),
-    "channels last, TF32, updates fused, ζ = 0": Case(Captured(**FAST), objective=pt.ValidationRisk()),
-    "channels last, TF32, updates fused, HyperDrift": Case(Captured(**FAST), objective=pt.HyperDrift(zeta=ZETA)),
-    "channels last, TF32, updates fused, autotuned": Case(Captured(autotune=True, **FAST)),
-    "10 runs, channels last, TF32, updates fused": Case(Captured(steps=10, **FAST), 10),
-    "10 runs, channels last, TF32, updates fused, bfloat16": Case(Captured(steps=10, autocast="bfloat16", **FAST), 10),
-    "10 runs, channels last, TF32, updates fused, autotuned": Case(Captured(steps=10, autotune=True, **FAST), 10),
+    ALONE + "captured": Case(Captured()),
+    ALONE + "updates fused": Case(Captured(fuse="updates", **FAST)),
+    ALONE + "updates fused, ζ = 0": Case(Captured(fuse="updates", **FAST), objective=pt.ValidationRisk()),
+    ALONE + "updates fused, HyperDrift": Case(Captured(fuse="updates", **FAST), objective=pt.HyperDrift(zeta=ZETA)),
+    ALONE + "steps fused": Case(Captured(fuse="steps", **FAST)),
+    TEN + "captured": Case(Captured(steps=10, **FAST), 10),
+    TEN + "updates fused": Case(Captured(steps=10, fuse="updates", **FAST), 10),
+    TEN + "steps fused": Case(Captured(steps=10, fuse="steps", **FAST), 10),
+    TEN + "steps fused, bfloat16": Case(Captured(steps=10, fuse="steps", autocast="bfloat16", **FAST), 10),
 }
 
 
@@ -93,11 +96,13 @@ def plain_step() -> float:
     return min(seconds(run) for _ in range(3)) / 30 * 1e3
 
 
-def resnet18() -> dict[str, Any]:
-    """Measure every engine on ResNet-18."""
+def resnet18(only: str) -> dict[str, Any]:
+    """Measure engines on ResNet-18: those whose names contain a text."""
     unit = plain_step()
     found: dict[str, Any] = {"plain eager step, ms": round(unit, 2)}
     for name, (engine, count, steps, objective) in CASES.items():
+        if only not in name:
+            continue
         shape = (1, 28, 28)
         models = [make_model("resnet18", shape, seed=i).cuda() for i in range(count)]
         tuners = [tuner(model, shape, steps, i, objective) for i, model in enumerate(models)]
@@ -126,7 +131,7 @@ def resnet18() -> dict[str, Any]:
     return found
 
 
-def linear_grid() -> dict[str, Any]:
+def linear_grid(only: str) -> dict[str, Any]:
     """Run 9 ζ × 5 seeds of linear classifiers for outer steps of 1000, of which 100 make the bar."""
 
     def build(zeta: float, seed: int) -> pt.Tuner:
@@ -136,6 +141,8 @@ def linear_grid() -> dict[str, Any]:
     cells = {"zeta": [0.0, *(10.0**-k for k in range(3, 11))], "seed": list(range(5))}
     found = {}
     for name, outer_steps in (("fused", 100), ("captured", 20)):
+        if only not in f"linear, {name}":
+            continue
 
         def run(outer_steps: int, name: str = name) -> None:
             pt.fit_grid(build, cells, outer_steps=outer_steps, plain_steps=0, engine=name)
@@ -155,12 +162,15 @@ def main() -> None:
     """Measure all and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="gpu.json", help="name under benchmarks/results")
+    parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
     options = parser.parse_args()
     os.environ.setdefault(CONNECTIONS, "32")
     results: dict[str, Any] = {"machine": {**machine(), "device": torch.cuda.get_device_name()}}
     parts = {"linear 784 × 10, 9 ζ × 5 seeds": linear_grid, "ResNet-18, 50 + 50 images of 28 × 28": resnet18}
+    known = RESULTS / options.output
+    old: dict[str, Any] = json.loads(known.read_text("utf-8")) if options.only and known.exists() else {}
     for name, measure in parts.items():
-        results[name] = measure()
+        results[name] = {**old.get(name, {}), **measure(options.only)}
         write(options.output, results)
     print(json.dumps(results, indent=1, ensure_ascii=False))
 

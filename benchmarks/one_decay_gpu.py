@@ -79,9 +79,14 @@ class OneDecayRun:
         names = ("step", "train_accuracy", "test_accuracy", "test_risk", "weight_norm")
         self.record: dict[str, Any] = {**about, **{name: [] for name in names}}
 
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Return the images and labels of a step: all of them."""
+        return self._x, self._y
+
     def step(self) -> None:
-        """Take one step on all training images."""
-        loss = cross_entropy(self._model(self._x), self._y)
+        """Take one step."""
+        x, y = self.rows()
+        loss = cross_entropy(self._model(x), y)
         for parameter, gradient in zip(self._params, torch.autograd.grad(loss, self._params), strict=True):
             same = gradient.stride() == parameter.stride()  # the fused optimizer asks for it
             parameter.grad = gradient if same else torch.empty_like(parameter).copy_(gradient)
@@ -106,6 +111,7 @@ class OneDecayRun:
         self._model.load_state_dict(start)
         for value in (value for state in self._optimizer.state.values() for value in state.values()):
             value.zero_()
+        self.restart()
         torch.cuda.synchronize()
 
         def replay() -> None:
@@ -113,6 +119,9 @@ class OneDecayRun:
                 graph.replay()
 
         return replay
+
+    def restart(self) -> None:
+        """Put what a subclass adds to the run back to its start."""
 
     @torch.no_grad()
     def evaluate(self, step: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def problem(x: Tensor = X, y: Tensor = Y, model: nn.Module | None = None, **chan
 
 
 def found(given: pt.Problem, seed: int = 0) -> float:
-    return find_learning_rate(given, Runner(as_engine("eager", given)), seed)
+    return find_learning_rate(given, partial(pt.SGD, momentum=0.9), Runner(as_engine("eager", given)), seed)
 
 
 def test_the_curvature_is_the_largest_eigenvalue_of_the_hessian() -> None:

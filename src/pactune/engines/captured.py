@@ -167,6 +167,11 @@ class Captured(Engine):
         return done
 
     @property
+    def fuses_steps(self) -> bool:
+        """True if whole steps are compiled."""
+        return self.fuse == "steps"
+
+    @property
     def _options(self) -> GraphOptions:
         return GraphOptions(self.two_streams, self.fuse, self.autotune, self.tf32, self.autocast, self.channels_last)
 

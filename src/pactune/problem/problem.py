@@ -229,6 +229,10 @@ class Problem(ModelRisks):
         twin = Problem(model, hyper, train=self.train, valid=self.valid, **self._losses.arguments())
         return twin._sharing(self._folds, self._tasks, self.train, self.valid)
 
+    def with_mini_batches(self, size: int) -> Problem:
+        """Return the same problem with training mini-batches of one size, unless the data bring their own."""
+        return copy.copy(self)._sharing(self._folds, self._tasks, self.train.with_mini_batches(size), self.valid)
+
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
         """Return one problem on some rows, with the same model and hyper module and without folds."""
         return self._on_rows(FoldRows(train_rows, valid_rows))

@@ -96,6 +96,11 @@ class Engine(ABC):
         """
         return [None] * len(round_chains)
 
+    @property
+    def fuses_steps(self) -> bool:
+        """True if the engine compiles both gradients of a step together."""
+        return False
+
     def mark_unrecordable(self, problem: InnerProblem) -> None:
         """Run the steps of a problem one by one from now on."""
         if not self.unrecordable.issuperset(problem.members):

@@ -1,4 +1,4 @@
-"""A learning rate by a range test: short trainings below the limit that the curvature sets, all at once."""
+"""A learning rate by a range test: short trainings below a limit that the curvature sets, all at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from pactune.dynamics import SGD
+from pactune.dynamics import Averaged, Dynamics
 from pactune.errors import SettingError
 from pactune.problem import Problem
 from pactune.problem.data import Batch
@@ -23,25 +23,31 @@ from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, axpy, clone, norm, scale, sub
 from pactune.tuning.outer_run import OuterRun
 
-__all__ = ["MOMENTUM", "find_learning_rate"]
+__all__ = ["find_learning_rate"]
 
 log = logging.getLogger("pactune.search")
-MOMENTUM = 0.9
 LIMIT = 0.3  # times 1/L, where L is the largest curvature; momentum of 0.9 diverges above 3.8/L
+AVERAGED_LIMIT = 3.0  # the same for an average of the iterates, which falls steadily where they jump
 SHARES = tuple(10 ** (-exponent / 2) for exponent in range(7))
 ROUNDS, STEPS = 10, 4  # of every rate; the training risk is looked at after each round
 RISE = 1.05  # at a rate that will do, the risk never rises above this multiple of its least value so far
 POWER_STEPS = 10
 
 
-def find_learning_rate(problem: Problem, runner: Runner, seed: int) -> float:
-    """Return a rate for SGD with momentum at which the training risk falls steadily.
+def find_learning_rate(problem: Problem, at_rate: Callable[[float], Dynamics], runner: Runner, seed: int) -> float:
+    """Return a rate for SGD with momentum at which the training risk of the model falls steadily.
+
+    Args:
+        problem: the problem; all its rows train.
+        at_rate: returns the dynamics with a learning rate.
+        runner: runs all trainings together.
+        seed: the seed of mini-batches.
 
     Raises:
         SettingError: at no rate the training risk falls.
     """
-    limit = LIMIT / largest_curvature(problem)
-    loop = InnerLoop(SGD(lr=limit, momentum=MOMENTUM), STEPS, seed)
+    limit = (AVERAGED_LIMIT if isinstance(at_rate(1.0), Averaged) else LIMIT) / largest_curvature(problem)
+    loop = InnerLoop(at_rate(limit), STEPS, seed)
     every = torch.arange(problem.train.rows, device="cpu")
     start = problem.subset(every, every)
     runs = [start_run(_at_share(start, share), loop, runner) for share in SHARES]
@@ -64,7 +70,7 @@ def largest_curvature(problem: Problem) -> float:
 
     A product with the Hessian is the difference of two gradients, so no second derivative is needed.
     """
-    batch, params = problem.train.first(), clone(problem.parameters())
+    batch, params = next(iter(problem.train.evaluation())), clone(problem.parameters())
     generator = Streams(0).generator("curvature")
     direction = {
         name: torch.randn(p.shape, generator=generator, dtype=torch.float64, device="cpu").to(p)

@@ -22,7 +22,7 @@ from pactune.tuning.outer_run import OuterRun
 __all__ = ["FILE", "SearchOutcome", "read_outcome", "search_identity", "write_outcome"]
 
 FILE = "search.json"
-FORMAT = "search 2"
+FORMAT = "search 3"
 
 
 class SearchOutcome(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pactune.checks import check_count, check_seed
 from pactune.dynamics import SGD, Averaged, Dynamics, as_dynamics
-from pactune.engines import Engine, Traced, as_engine
+from pactune.engines import Captured, Engine, Traced, as_engine
 from pactune.interrupts import deferred_interrupts
 from pactune.problem import Problem
 from pactune.problem.correlated_inputs import CorrelatedInputs, takes_inputs
@@ -26,7 +26,7 @@ from pactune.results.result import Result
 from pactune.search.comparison import Procedure, compare
 from pactune.search.decays import MOST_DECAYS, MOST_ROUNDS, ROUNDS, Scalars, candidates, search_scalars, with_decay
 from pactune.search.final import FinalRun, check_final, final_fit, record_comparison
-from pactune.search.learning_rate import MOMENTUM, find_learning_rate
+from pactune.search.learning_rate import find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
 from pactune.search.outcome import SearchOutcome, read_outcome, search_identity, write_outcome
@@ -42,7 +42,10 @@ PLAIN, ONE_DECAY, TUNED = "plain training", "one decay", "the tuned model"
 NO_DECAY = (0,)  # the number of its candidate
 STEPS = 20  # inner steps of a round
 SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
-LARGE_STEPS = 100  # the same for a larger model on a CUDA device, where a look takes as long as many steps
+MOMENTUM = 0.9
+LARGE_STEPS = 50  # the same for a larger model on a CUDA device, where a look takes as long as many steps
+BETA = 0.995  # of the average over its steps
+LARGE_BATCH = 16, 128  # the fewest and the most rows of its mini-batches, which are an eighth of all rows in between
 LARGE_DECAYS = 4  # of a larger model
 
 
@@ -90,8 +93,9 @@ def tune(
             a range test finds. For a model of more than a million parameters on a CUDA device it is `Averaged`: the
             model is an average over the last 200 steps or so.
         inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many. None is
-            20, and 100 for a model of more than a million parameters on a CUDA device.
-        batch_size: rows of a mini-batch; None takes all rows at every step.
+            20, and 50 for a model of more than a million parameters on a CUDA device.
+        batch_size: rows of a mini-batch. None takes all rows at every step, and an eighth of them, at least 16 and at
+            most 128, for a model of more than a million parameters on a CUDA device.
         test: a test set. It is evaluated and decides nothing.
         seed: the seed of mini-batches and noise. The model's present parameters are the start of every run.
         engine: executes the inner steps, as for `Tuner`.
@@ -125,6 +129,9 @@ def tune(
     sample = one_sample(data, valid, folds, groups, next(model.parameters()).device)
     problem = Problem(model, start, data=sample.data, folds=2, loss=loss, batch_size=batch_size)
     problem = problem.with_folds(merged(sample.folds), refit=sample.refit)
+    if batch_size is None and trains_long(problem):
+        least, most = LARGE_BATCH
+        problem = problem.with_mini_batches(min(most, max(least, problem.train.rows // 8)))
     problem.try_losses()
     judge = _metric(metric, loss, problem)
     check_final(problem, test, run_dir, resume=resume)
@@ -138,7 +145,9 @@ def tune(
             identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), runner), metric)
             stored = read_outcome(Path(run_dir), identity) if resume else None
         if inner is None:
-            given = _dynamics(problem, stored.learning_rate if stored else find_learning_rate(problem, runner, seed))
+            at_rate = partial(_dynamics, problem)
+            rate = stored.learning_rate if stored else find_learning_rate(problem, at_rate, runner, seed)
+            given = at_rate(rate)
         search = _Search(problem, hyper, InnerLoop(given, steps, seed), runner, shown)
         found = stored or search.run(sample.folds, judge)
         if run_dir is not None and not stored:
@@ -266,15 +275,22 @@ def _metric(metric: Any, loss: Any, problem: Problem) -> Metric:
 
 
 def _engine(engine: str | Engine, problem: Problem) -> Engine:
-    """Return the engine. A search makes many steps, so "auto" records them at once where it would warm up first."""
+    """Return the engine. A search makes many steps, so "auto" records them at once where it would warm up first.
+
+    Stacked convolutions are products. They may use TF32 if convolutions may, which PyTorch allows by default.
+    """
     found = as_engine(engine, problem)
-    return Traced() if engine == "auto" and isinstance(found, Traced) else found
+    if engine != "auto":
+        return found
+    if isinstance(found, Captured) and trains_long(problem):
+        return Captured(tf32=torch.backends.cudnn.allow_tf32 or None)
+    return Traced() if isinstance(found, Traced) else found
 
 
 def _dynamics(problem: Problem, rate: float) -> Dynamics:
     """Return SGD with momentum; of a model that trains long, users see an average over the steps."""
     iterates = SGD(lr=rate, momentum=MOMENTUM, decoupled=True)
-    return Averaged(iterates, beta=1 - 0.5 / LARGE_STEPS) if trains_long(problem) else iterates
+    return Averaged(iterates, beta=BETA) if trains_long(problem) else iterates
 
 
 def is_small(problem: Problem) -> bool:

@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["LAYERS", "StackedLayers", "batch_norm", "conv2d", "full_precision", "layers_for", "only_products"]
+__all__ = [
+    "StackedLayers",
+    "batch_norm",
+    "conv2d",
+    "full_precision",
+    "has_stacked_layers",
+    "layers_for",
+    "only_products",
+]
 
 LAYERS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)  # what `StackedLayers` computes in another way
 _only_products = ContextVar("only_products", default=False)
@@ -37,7 +45,12 @@ class StackedLayers(TorchFunctionMode):
 
 def layers_for(model: nn.Module) -> AbstractContextManager[Any]:
     """Return `StackedLayers` if a model has such layers; a mode costs time in every function of torch."""
-    return StackedLayers() if any(isinstance(module, LAYERS) for module in model.modules()) else nullcontext()
+    return StackedLayers() if has_stacked_layers(model) else nullcontext()
+
+
+def has_stacked_layers(model: nn.Module) -> bool:
+    """Return True if a model has layers that `StackedLayers` computes in another way."""
+    return any(isinstance(module, LAYERS) for module in model.modules())
 
 
 @contextmanager

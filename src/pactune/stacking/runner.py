@@ -17,11 +17,12 @@ from pactune.rounds.engine import Engine, log
 from pactune.rounds.plan import RoundOutcome, RoundRequest
 from pactune.rounds.round import combine, run_chains, run_round
 from pactune.stacking.batched import norms, take_outer_steps, values_of
+from pactune.stacking.layers import has_stacked_layers
 from pactune.stacking.requests import EvaluationRequest, OuterStepRequest, RoundValue, ValueRequest
 from pactune.stacking.shared_data import split_by_data
 from pactune.stacking.stack import Stack
 from pactune.stacking.stacked import StackedModels
-from pactune.stacking.structure import same_structure, stack_refusal
+from pactune.stacking.structure import problem_of, same_structure, stack_refusal
 from pactune.trees import norm
 
 __all__ = ["Runner"]
@@ -158,7 +159,7 @@ class Runner:
     def _groups(self, requests: Sequence[RoundRequest]) -> list[_Group]:
         """Return the groups of these requests: the same stacks in every round, so that their recordings are found."""
         chains = sum(len(request.states) for request in requests)
-        if chains == 1 or isinstance(self.engine, Eager):
+        if isinstance(self.engine, Eager) or (chains == 1 and not self._stacks_alone(requests[0])):
             return [_Group(list(range(len(requests))), None)]
         trajectories = [request.plan.trajectory for request in requests]
         key = tuple(part for one in trajectories for part in _identity(one))
@@ -166,8 +167,12 @@ class Runner:
         if known is None:
             while len(self._groupings) >= MOST_GROUPINGS:
                 del self._groupings[next(iter(self._groupings))]
-            known = self._groupings[key] = _Grouping(_grouped(requests), trajectories)
+            known = self._groupings[key] = _Grouping(_grouped(requests, self._stacks_alone), trajectories)
         return known.groups
+
+    def _stacks_alone(self, request: RoundRequest) -> bool:
+        """Return True if a single chain is faster as a stack of one: its two gradients are then one backward pass."""
+        return self.engine.fuses_steps and has_stacked_layers(problem_of(request).model)
 
 
 def _identity(trajectory: Trajectory) -> tuple[int | None, ...]:
@@ -182,8 +187,8 @@ def _in_places(groups: Sequence[list[int]], answer: Callable[[list[int]], Sequen
     return [found[place] for place in range(len(found))]
 
 
-def _grouped(requests: Sequence[RoundRequest]) -> list[_Group]:
-    """Put requests of one structure into one group, and try to stack each group that has several chains."""
+def _grouped(requests: Sequence[RoundRequest], alone: Callable[[RoundRequest], bool]) -> list[_Group]:
+    """Put requests of one structure into one group; try to stack each that has several chains or is stacked alone."""
     places: list[list[int]] = []
     for place, request in enumerate(requests):
         same = next((own for own in places if same_structure(request, requests[own[0]])), None)
@@ -193,7 +198,7 @@ def _grouped(requests: Sequence[RoundRequest]) -> list[_Group]:
             same.append(place)
     places = [[own[i] for i in part] for own in places for part in split_by_data([requests[place] for place in own])]
     members = [[requests[place] for place in own] for own in places]
-    several = [sum(len(request.states) for request in own) > 1 for own in members]
+    several = [sum(len(request.states) for request in own) > 1 or alone(own[0]) for own in members]
     stacks = [_try_stack(own) if many else None for own, many in zip(members, several, strict=True)]
     if len(places) > 1 and any(stacks):
         log.info("runs are stacked in %d groups: %s", len(places), DIFFERENT)

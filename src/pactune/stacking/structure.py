@@ -14,7 +14,7 @@ from pactune.nested import other_leaf
 from pactune.problem import Problem
 from pactune.rounds.engine import ORDERED
 from pactune.rounds.plan import RoundRequest
-from pactune.stacking.layers import LAYERS
+from pactune.stacking.layers import has_stacked_layers
 
 __all__ = ["problem_of", "same_structure", "stack_refusal"]
 
@@ -31,9 +31,8 @@ def stack_refusal(requests: Sequence[RoundRequest]) -> str | None:
         return ORDERED
     if any(other_leaf((data.train.data, data.valid.data)) for request in requests for data in request.step_data_at(0)):
         return "a batch holds more than tensors, which may differ from run to run"
-    slow = next((m for m in problem_of(first).model.modules() if isinstance(m, LAYERS)), None)
-    if slow is not None and trajectory.problem.device.type != "cuda":
-        return f"a model with {type(slow).__name__} is not faster stacked on a CPU"
+    if trajectory.problem.device.type != "cuda" and has_stacked_layers(problem_of(first).model):
+        return "a model with convolutions or batch normalisation is not faster stacked on a CPU"
     if not trajectory.dynamics.differentiable:
         return "an optimizer of torch.optim keeps a state of its own"
     if trajectory.dynamics.clip is not None:

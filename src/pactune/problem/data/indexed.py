@@ -44,10 +44,8 @@ class Indexed(Source):
         if rows == 0:
             raise DataError("the data set is empty: it needs at least one row")
         self._rows_total = rows
-        self._size = min(batch_size or rows, rows)
-        self.steady = self._size == rows
-        self.risk_size = None if self.steady else self._size
         self._shuffle, self._drop_last = shuffle, drop_last
+        self._take_size(batch_size)
         self._full: Batch | None = None
         self._orders: dict[int, Tensor] = {}
 
@@ -101,6 +99,18 @@ class Indexed(Source):
         twin = copy.copy(self)
         twin.risk_size = size
         return twin
+
+    def with_mini_batches(self, size: int) -> Source:
+        """Return the same rows in mini-batches of one size; each epoch leaves out the rows of a smaller last one."""
+        twin = copy.copy(self)
+        twin._drop_last = True
+        twin._take_size(size)
+        return twin
+
+    def _take_size(self, batch_size: int | None) -> None:
+        self._size = min(batch_size or self.rows, self.rows)
+        self.steady = self._size == self.rows
+        self.risk_size = None if self.steady else self._size
 
     def _part(self, step: int, size: int, streams: Streams, role: str) -> Batch:
         """Return `size` rows: part number `step` of a permutation that changes from epoch to epoch."""
@@ -161,7 +171,7 @@ class _Subset(Indexed):
 
     def __init__(self, base: Indexed, rows: Tensor) -> None:
         batch_size = None if base._size == base.rows else base._size
-        super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=False)
+        super().__init__(len(rows), batch_size=batch_size, shuffle=base._shuffle, drop_last=base._drop_last)
         self._base, self._chosen, self.draws, self.risk_size = base, rows, base.draws, base.risk_size
         self._taken: TakenRows | None = None
 

@@ -99,6 +99,10 @@ class Source(ABC):
         """Return the same data with another `risk_size`."""
         return self
 
+    def with_mini_batches(self, size: int) -> Source:
+        """Return the same data in training mini-batches of `size` rows, if it does not bring its own."""
+        return self
+
     def evaluation(self) -> Iterator[Batch]:
         """Iterate once over all rows, in batches that fit an evaluation without gradients."""
         return self.epoch()
