@@ -101,6 +101,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "window": {"hypergradient": pt.Windowed(10)},
     "restart": {"restart": True},
     "online": {"online": True},
+    "online, positive": {"online": True, "hyper": lambda net: pt.WeightDecay(net, positive=True)},
     "online, BatchNorm": {"online": True, "model": "conv", "path_stride": 2},
     "path through a step": {"path_hypergradient": pt.Truncated(1)},
 }

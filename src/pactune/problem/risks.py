@@ -162,7 +162,7 @@ class ModelRisks(InnerProblem):
 
     def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
         """Return the λ-derivative of ⟨∇penalty(θ), c⟩ in closed form; zeros for a λ without a penalty."""
-        found = self._hooks.penalty_vjp(params, cotangent)
+        found = self._with_hyper(hyper, lambda: self._hooks.penalty_vjp(params, cotangent))
         return {name: found[name] if name in found else torch.zeros_like(value) for name, value in hyper.items()}
 
     @cached_property
