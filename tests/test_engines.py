@@ -96,6 +96,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "stride": {"path_stride": 3},
     "clipped": {"objective": pt.PACBayes(zeta=0.1, clip_train=0.5, clip_valid=0.5)},
     "clipped step": {"inner": pt.SGD(lr=0.1, momentum=0.9, clip=0.5)},
+    "drift": {"objective": pt.HyperDrift(zeta=0.1, default=0.1)},
+    "drift, stride": {"objective": pt.HyperDrift(zeta=0.1, default=0.1), "path_stride": 3, "model": "mlp"},
     "flatness": {"objective": pt.Flatness(zeta=0.1)},
     "validation risk": {"objective": pt.ValidationRisk()},
     "window": {"hypergradient": pt.Windowed(10)},
