@@ -266,7 +266,7 @@ def chain_end(value: float, gradient: float, dtype: torch.dtype) -> ChainEnd:
 def test_gradients_are_compared_by_their_norms(
     dtype: torch.dtype, gap: float, noise: float | None, agree: bool
 ) -> None:
-    start = Carry(InnerState({"w": torch.zeros(3, dtype=dtype)}, {}, {}, 0), torch.zeros((), dtype=dtype), {})
+    start = Carry(InnerState({"w": torch.zeros(3, dtype=dtype)}, {}, {}, 0), torch.zeros((), dtype=dtype), {}, {})
     found, wanted = chain_end(1.0, 1 + gap, dtype), chain_end(1.0, 1.0, dtype)
     again = None if noise is None else chain_end(1.0, 1 + noise, dtype)
     assert ends_agree(found, wanted, start, again=again) == agree

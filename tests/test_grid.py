@@ -60,6 +60,7 @@ def general_loss(model: nn.Module, batch: Any, hyper: Any) -> Tensor:
 CASES: dict[str, dict[str, Any]] = {
     "decay": {},
     "per tensor": {"hyper": lambda model: pt.WeightDecay(model, per="tensor", init=0.01)},
+    "positive": {"hyper": lambda model: pt.WeightDecay(model, positive=True, init=0.5)},
     "network, mini-batches": {
         "model": lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
         "batch_size": 8,

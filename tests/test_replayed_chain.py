@@ -14,7 +14,7 @@ def carry(params: float, moment: float, dtype: torch.dtype) -> Carry:
     """Return a carry whose parts start at 0, so that each value is the move of its part."""
     trees = [{"w": torch.full((4,), value, dtype=dtype)} for value in (params, moment)]
     state = InnerState(trees[0], {"first": trees[1]}, {}, 0)
-    return Carry(state, torch.zeros((), dtype=dtype), {})
+    return Carry(state, torch.zeros((), dtype=dtype), {}, {})
 
 
 @pytest.mark.parametrize(

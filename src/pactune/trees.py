@@ -12,6 +12,8 @@ __all__ = [
     "Params",
     "add",
     "add_",
+    "add_squares",
+    "add_squares_",
     "axpy",
     "blocks",
     "clip",
@@ -54,6 +56,18 @@ def add_(a: Params, b: Params) -> None:
     else:
         for name, value in a.items():
             value.add_(b[name])
+
+
+def add_squares(a: Params, b: Params) -> Params:
+    """Return a + b², elementwise."""
+    squared = [b[name] for name in a]
+    return dict(zip(a, torch._foreach_addcmul(list(a.values()), squared, squared), strict=True))
+
+
+def add_squares_(a: Params, b: Params) -> None:
+    """Add b², elementwise, to a in place."""
+    squared = [b[name] for name in a]
+    torch._foreach_addcmul_(list(a.values()), squared, squared)
 
 
 def sub(a: Params, b: Params) -> Params:

@@ -124,7 +124,8 @@ def carries_agree(found: Carry, wanted: Carry, before: Carry, again: Carry | Non
 def _float_parts(carry: Carry) -> dict[str, Params]:
     """Return the tensors of a carry by part, without integer buffers, which count batches."""
     buffers = {name: value for name, value in carry.state.buffers.items() if value.is_floating_point()}
-    parts = {"params": carry.state.params, **carry.state.slots, "buffers": buffers, "sums": carry.sums}
+    parts = {"params": carry.state.params, **carry.state.slots, "buffers": buffers}
+    parts |= {"sums": carry.sums, "squares": carry.squares}
     if carry.online is not None:
         slots = {f"{slot} {name}": v for slot, values in carry.online.slots.items() for name, v in values.items()}
         parts |= dict(zip(OUTER, (carry.online.hyper, slots), strict=True))

@@ -28,7 +28,7 @@ class ReplayedEnd:
     def __init__(self, round_chain: RoundChain, first: int) -> None:
         chain = round_chain.chain
         self.function = RoundEnd.of(chain, first)
-        self.problem = chain.plan.trajectory.problem
+        self.problem, self._path_sums = chain.plan.trajectory.problem, chain.path_sums
         self._start, self._data = read_round(round_chain, first)
         self._hyper, self._steps = chain.hyper, chain.carry.state.step + chain.plan.inner_steps - first
         self.start, self._start_layout = flatten(self._start)
@@ -54,10 +54,8 @@ class ReplayedEnd:
         A derivative may be a small difference of large parts, and its rounding is then large. So if the first
         comparison fails, a second eager run shows how far two correct results are apart.
         """
-        wanted = self._run()
-        return ends_agree(found, wanted, self._start.carry) or ends_agree(
-            found, wanted, self._start.carry, again=self._run()
-        )
+        wanted, start = self._run(), Carry(self._start.carry.state, *self._path_sums(), {})
+        return ends_agree(found, wanted, start) or ends_agree(found, wanted, start, again=self._run())
 
     def _run(self) -> ChainEnd:
         return self.function.run(self._start, self._hyper, self._data)
@@ -71,7 +69,7 @@ def ends_agree(found: ChainEnd, wanted: ChainEnd, start: Carry, *, again: ChainE
     Args:
         found: the end to judge.
         wanted: the correct end.
-        start: the start of both.
+        start: the state at the start of both, with the sums so far.
         again: another correct end. Its gap to `wanted` is allowed ten times.
     """
     if not carries_agree(_carry(found), _carry(wanted), start, None if again is None else _carry(again)):
@@ -86,7 +84,7 @@ def ends_agree(found: ChainEnd, wanted: ChainEnd, start: Carry, *, again: ChainE
 
 
 def _carry(end: ChainEnd) -> Carry:
-    return Carry(end.state, end.total, end.path_gradient)
+    return Carry(end.state, end.total, end.path_gradient, {})
 
 
 def _other_parts(end: ChainEnd) -> list[Params]:

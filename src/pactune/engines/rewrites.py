@@ -65,6 +65,7 @@ DIRECT: dict[Any, Callable[..., Any]] = {  # functions of torch that run the sam
     aten.zeros.default: torch.zeros,
     aten._foreach_add_.List: torch._foreach_add_,
     aten._foreach_add_.Scalar: torch._foreach_add_,
+    aten._foreach_addcmul.Scalar: torch._foreach_addcmul,
     aten._foreach_addcmul_.Scalar: torch._foreach_addcmul_,
     aten._foreach_div_.List: torch._foreach_div_,
     aten._foreach_div_.Tensor: torch._foreach_div_,

@@ -112,8 +112,8 @@ class RoundEnd:
         inputs = None if self._round_index is None else data.estimator_inputs(start.memory, self._round_index)
         chain = Chain(self._plan, start.carry.state, hyper, start.drawn, self._phase, inputs)
         if self._first:
-            sums = clone(start.carry.sums)  # estimators add to them in place
-            chain.continue_from(start.carry._replace(sums=sums), self._first)
+            sums, squares = clone(start.carry.sums), clone(start.carry.squares)  # steps add to them in place
+            chain.continue_from(start.carry._replace(sums=sums, squares=squares), self._first)
         for step_data in data.steps.step_data(len(self.measured)):
             chain.step(step_data, hyper)
         return chain.finish(data.final)

@@ -16,7 +16,7 @@ from pactune.problem.data import Batch
 from pactune.rounds.chain import Carry
 from pactune.rounds.engine import ORDERED, RoundChain
 from pactune.rounds.online import OnlineRule, OnlineState, root_gradients
-from pactune.trees import Params, add
+from pactune.trees import Params, add, add_squares
 
 __all__ = ["Segment", "SegmentData", "SegmentReader", "flat_function", "recording_obstacle"]
 
@@ -228,7 +228,12 @@ class Segment:
     def step_from_pair(self, carry: Carry, hyper: Params, data: StepData, pair: GradientPair) -> Carry:
         """Return the carry after a step, given its two gradients."""
         present = _present(carry, hyper)
-        observation = self.trajectory.measure_pair(carry.state, present, data, pair, by_hyper=self.sums_derivatives)
+        if carry.squares:
+            observation = Observation(pair.gradient, pair.buffers)
+            carry = carry._replace(squares=add_squares(carry.squares, carry.state.params))
+        else:
+            by_hyper = self.sums_derivatives
+            observation = self.trajectory.measure_pair(carry.state, present, data, pair, by_hyper=by_hyper)
         return self._advance(carry, present, data, observation)
 
     def _advance(self, carry: Carry, hyper: Params, data: StepData, observation: Observation) -> Carry:
@@ -236,7 +241,7 @@ class Segment:
         sums = carry.sums if observation.by_hyper is None else add(carry.sums, observation.by_hyper)
         state = self.trajectory.advance(carry.state, hyper, data, observation)
         state = state._replace(step=carry.state.step)  # the engine counts the steps
-        return Carry(state, total, sums, self._moved(carry.online, observation))
+        return Carry(state, total, sums, carry.squares, self._moved(carry.online, observation))
 
     def _moved(self, online: OnlineState | None, observation: Observation) -> OnlineState | None:
         """Return λ after the step: in the online algorithm a measured step moves it."""

@@ -62,6 +62,7 @@ class Objective(ABC):
         has_path: False without a sum along the trajectory.
         uses_valid_gradient: True if q_t depends on ∇R_V.
         compares_default: True if the second gradient is that of the training risk under the default λ0.
+        squared_distance: True if q_t is the squared distance of the two gradients.
         uses_step_size: True if q_t depends on the step size.
         risk_of: the rows on which the validation loss of the first term is taken.
         closed: True if `measure` has its derivatives in closed form.
@@ -73,6 +74,7 @@ class Objective(ABC):
     has_path: bool = True
     uses_valid_gradient: bool = True
     compares_default: bool = False
+    squared_distance: bool = False
     uses_step_size: bool = False
     risk_of: Literal["train", "valid"] = "valid"
     closed: bool = False

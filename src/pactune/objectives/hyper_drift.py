@@ -26,7 +26,7 @@ class HyperDrift(Objective):
     The chain on S_T under the default λ0 is a prior that has not seen S_V, so no privacy is needed and the divergence
     of the two chains does not grow with their dimension. With ζ = √(βη/8), β = τ/n_V, the regularizer is √(KL/2n_V),
     and J is the certificate of the validation side, up to terms that do not depend on λ. For weight decay the summand
-    is ‖(λ − λ0) ⊙ θ‖² and costs nothing.
+    is ‖(λ − λ0) ⊙ θ‖², and a step only adds θ² to a sum.
 
     Choose it when λ is tuned on S_V and the result is to be certified. Use Langevin as the inner dynamics: only there
     is the regularizer a divergence.
@@ -42,6 +42,7 @@ class HyperDrift(Objective):
 
     uses_valid_gradient = False
     compares_default = True
+    squared_distance = True
     closed = True
 
     def __post_init__(self) -> None:

@@ -57,6 +57,11 @@ class Hooks:
         """True if every penalty module defines these methods."""
         return all(callable(getattr(module, hook, None)) for module in self.penalties for hook in hooks)
 
+    @property
+    def penalties_are_diagonal(self) -> bool:
+        """True if every penalty module says that its penalty is ½ Σ h_i(λ) θ_i²."""
+        return all(getattr(module, "diagonal", None) is True for module in self.penalties)
+
     def penalty(self, params: Params) -> Tensor:
         """Return the sum of the penalties."""
         return torch.stack([module.penalty(params) for module in self.penalties]).sum()

@@ -7,7 +7,8 @@ A hyperparameter module may define any of these five methods:
   module has no other hook. With `penalty_vjp(params, cotangent) -> dict` too, the λ-derivative of ⟨∇penalty, cotangent⟩
   by the module's parameter names, the regularizer's gradient at K = 0 needs no backward at all. With
   `penalty_product(params, vector) -> dict` too, ∇²penalty times a vector, the backward of a step (K ≥ 1) differentiates
-  the loss only.
+  the loss only. A module with `penalty_vjp` whose penalty is ½ Σ h_i(λ) θ_i² may say so by `diagonal = True`: a step
+  under `HyperDrift` then only adds θ² to a sum.
 - `prox(params, step_sizes) -> dict`: the proximal step of a penalty h that is not smooth, argmin h(z) + ‖z − θ‖²/(2η)
   for the step size η of each parameter: a number, or a tensor that is broadcastable to it. `SGD` and `Adam` call it
   after their step; it must be differentiable in `params`, `step_sizes` and λ. A missing name stays as it is. With
@@ -164,6 +165,11 @@ class WeightDecay(PerParameter):
         """Return λ by parameter name."""
         values = self._matched(params)
         return {name: softplus(value) for name, value in values.items()} if self.positive else values
+
+    @property
+    def diagonal(self) -> bool:
+        """True: the penalty's Hessian is diagonal and does not depend on θ, unless a subclass has another penalty."""
+        return all(getattr(type(self), hook) is getattr(WeightDecay, hook) for hook in ("penalty", "penalty_gradient"))
 
     def penalty(self, params: Params) -> Tensor:
         """Return ½ Σ λ θ²."""

@@ -88,6 +88,11 @@ class InnerProblem(ABC):
 
     @property
     @abstractmethod
+    def has_diagonal_penalty(self) -> bool:
+        """True if λ enters through penalties ½ Σ h_i(λ) θ_i² alone, and each knows its mixed derivative."""
+
+    @property
+    @abstractmethod
     def has_closed_steps(self) -> bool:
         """True if λ enters a step, other than through ∇R_T, only by penalties that know all their derivatives."""
 

@@ -160,9 +160,14 @@ class ModelRisks(InnerProblem):
         only = not (self.enters_losses or self.has_prox or self.has_learning_rates or self.has_initial)
         return self.has_penalty and only and self._hooks.penalties_have("penalty_vjp")
 
+    @property
+    def has_diagonal_penalty(self) -> bool:
+        """True if λ acts through penalties ½ Σ h_i(λ) θ_i² only and every penalty has a `penalty_vjp`."""
+        return self.has_penalty_vjp and self._hooks.penalties_are_diagonal
+
     def penalty_vjp(self, params: Params, hyper: Params, cotangent: Params) -> Params:
         """Return the λ-derivative of ⟨∇penalty(θ), c⟩ in closed form; zeros for a λ without a penalty."""
-        found = self._hooks.penalty_vjp(params, cotangent)
+        found = self._with_hyper(hyper, lambda: self._hooks.penalty_vjp(params, cotangent))
         return {name: found[name] if name in found else torch.zeros_like(value) for name, value in hyper.items()}
 
     @cached_property

@@ -19,10 +19,11 @@ from pactune.hypergradient.records import (
     StepData,
     StepRecord,
 )
+from pactune.hypergradient.summed_squares import measure_squares
 from pactune.problem.data import Batch
 from pactune.rounds.online import OnlineState
 from pactune.rounds.plan import RoundPlan
-from pactune.trees import Params, add
+from pactune.trees import Params, add, add_squares_, zeros_like
 
 __all__ = ["Carry", "Chain", "ChainEnd"]
 
@@ -34,12 +35,14 @@ class Carry(NamedTuple):
         state: θ_t with its slots and buffers.
         total: Σ q_t so far.
         sums: the sum of the direct λ-derivatives of q_t so far; empty if they are not needed.
+        squares: Σ θ_t² so far, if total and sums follow from it at the end of the round; otherwise empty.
         online: λ and its optimizer's tensors in the online algorithm, which moves λ at every step; otherwise None.
     """
 
     state: InnerState
     total: Tensor
     sums: Params
+    squares: Params
     online: OnlineState | None = None
 
     def at_start(self) -> Carry:
@@ -96,13 +99,14 @@ class Chain:
         self._owned = False  # the first state belongs to the last round, so no step may overwrite it
         problem = plan.trajectory.problem
         self._total = torch.zeros(problem.runs, dtype=problem.dtype, device=problem.device)
+        self._squares = zeros_like(state.params) if plan.sums_squares else {}
         self._first_needed = plan.risk_estimator.skippable_steps(plan.inner_steps)
         self._graph: OneGraph | None = None
         self._risk_side: ChainEstimator | None = None
         self._path_side: ChainEstimator | None = None
         if plan.derivatives:
             self._risk_side = plan.risk_estimator.start(plan.trajectory, self._context)
-            if plan.trajectory.objective.has_path:
+            if plan.trajectory.objective.has_path and not plan.sums_squares:
                 same = plan.path_estimator == plan.risk_estimator
                 self._path_side = self._risk_side if same else plan.path_estimator.start(plan.trajectory, self._context)
 
@@ -135,6 +139,9 @@ class Chain:
 
     def _measure(self, record: StepRecord) -> tuple[Observation, Params | None]:
         """Measure q_t and add it to the total; return also its λ-derivative if it is known at once."""
+        if self._squares:
+            add_squares_(self._squares, record.state.params)
+            return self.plan.trajectory.observe_gradient(record.state, record.hyper, record.data), None
         path, derivative = self._path_side, None
         by_hyper, by_params = path is not None, path is not None and path.by_params
         observation = self.plan.trajectory.observe(
@@ -191,7 +198,7 @@ class Chain:
     def carry(self) -> Carry:
         """The current state and the sums so far."""
         sums = self._path_side.path_gradient() if self._path_side is not None else {}
-        return Carry(self._state, self._total, sums)
+        return Carry(self._state, self._total, sums, self._squares)
 
     @property
     def length(self) -> int:
@@ -215,13 +222,20 @@ class Chain:
 
     def continue_from(self, carry: Carry, steps: int) -> None:
         """Continue from `carry`, after an engine has run `steps` steps."""
-        self._state, self._total = carry.state, carry.total
+        self._state, self._total, self._squares = carry.state, carry.total, carry.squares
         self._owned = self._owned or steps > 0  # without a step it is still the state at the start
         self._context.advance(steps)
         if self._risk_side is not None:
             self._risk_side.skip_steps({})
         if self._path_side is not None:
             self._path_side.skip_steps(carry.sums)
+
+    def path_sums(self) -> tuple[Tensor, Params]:
+        """Return Σ q_t so far and its λ-derivative, which is empty without derivatives or without a path term."""
+        if self._squares:
+            plan = self.plan
+            return measure_squares(plan.trajectory, self._squares, self.hyper, by_hyper=plan.derivatives)
+        return self._total, self._path_side.path_gradient() if self._path_side is not None else {}
 
     def finish(self, batches: Iterable[Batch], key: int | None = None) -> ChainEnd:
         """Return the risk at θ_T, Y, and their λ-derivatives.
@@ -241,9 +255,9 @@ class Chain:
             gradient = add(final.by_hyper, self._graph.pull_back(final.by_params))
         elif self._risk_side is not None:
             gradient = self._risk_side.risk_gradient(final, self._state)
-        path = self._path_side.path_gradient() if self._path_side is not None else {}
+        total, path = self.path_sums()
         notes, memory = (self._risk_side.notes, self._risk_side.memory) if self._risk_side is not None else ({}, {})
         if stride == 1:
-            return ChainEnd(self._state, final.value, self._total, gradient, path, notes, memory)
+            return ChainEnd(self._state, final.value, total, gradient, path, notes, memory)
         scaled = {n: stride * g for n, g in path.items()}
-        return ChainEnd(self._state, final.value, stride * self._total, gradient, scaled, notes, memory)
+        return ChainEnd(self._state, final.value, stride * total, gradient, scaled, notes, memory)

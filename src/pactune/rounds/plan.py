@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pactune.hypergradient.base import Estimator
 from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
+from pactune.hypergradient.summed_squares import sums_squares
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.objectives import ValidationRisk
 from pactune.problem import Problem
@@ -45,6 +46,7 @@ class RoundPlan:
         path_estimator: differentiates the regularizer.
         derivatives: False computes no λ-derivative.
         path_stride: Δ_t is measured at every `path_stride`-th step, and the sum is rescaled.
+        online: True if λ moves inside the round.
     """
 
     trajectory: Trajectory
@@ -54,6 +56,13 @@ class RoundPlan:
     path_estimator: Estimator
     derivatives: bool = True
     path_stride: int = 1
+    online: bool = False
+
+    @property
+    def sums_squares(self) -> bool:
+        """True if a chain sums θ_t² along the round, and Σ_t q_t with its λ-derivative follows at the end."""
+        direct = self.path_estimator.direct or not self.derivatives
+        return direct and not self.online and sums_squares(self.trajectory)
 
     @property
     def skippable_steps(self) -> int:

@@ -74,6 +74,7 @@ class _Round:
     """The chains of one request."""
 
     def __init__(self, request: RoundRequest) -> None:
+        assert request.on_step is None or request.plan.online
         self.request = request
         self._last_data: tuple[int, Sequence[StepData]] | None = None
         starts = request.drawn if request.drawn is not None else [None] * len(request.states)

@@ -111,6 +111,11 @@ class StackedProblem(InnerProblem):
         return self._first.has_penalty_vjp
 
     @property
+    def has_diagonal_penalty(self) -> bool:
+        """As the first problem."""
+        return self._first.has_diagonal_penalty
+
+    @property
     def has_closed_steps(self) -> bool:
         """As the first problem."""
         return self._first.has_closed_steps

@@ -147,6 +147,7 @@ class OuterRun:
             settings.risk_estimator,
             settings.path_estimator,
             path_stride=settings.path_stride if objective.has_path else 1,
+            online=settings.online,
         )
 
     @cached_property
