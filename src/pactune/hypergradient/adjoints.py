@@ -12,7 +12,7 @@ from pactune.dynamics.base import Dynamics, Number, Slots, StepAdjoint, StepInpu
 from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, leaves, split, zeros_like
 
-__all__ = ["StepArguments", "edge_vjp", "pull_back_dynamics", "step_inputs", "vjp"]
+__all__ = ["StepArguments", "edge_vjp", "pull_back_dynamics", "pull_back_initial", "step_inputs", "vjp"]
 
 
 class StepArguments(NamedTuple):
@@ -67,6 +67,14 @@ def vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = Fal
         return [zeros_like(tree) for tree in trees]
     functions, cotangents = zip(*pairs, strict=True)
     return split(torch.autograd.grad(functions, inputs, cotangents, retain_graph=retain, allow_unused=True), *trees)
+
+
+def pull_back_initial(problem: InnerProblem, drawn: Params, hyper: Params, by_params: Params) -> Params:
+    """Pull an adjoint of θ_0 back to λ; here θ_0 is a function of λ."""
+    lambdas = leaves(hyper)
+    with torch.enable_grad():
+        start = problem.initial(drawn, lambdas)
+    return vjp([(start, by_params)], lambdas)[0]
 
 
 def edge_vjp(edges: dict[str, GradientEdge], cotangents: Params, *trees: Params) -> list[Params]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
+from pactune.hypergradient.adjoints import pull_back_initial
 from pactune.hypergradient.records import (
     Adjoint,
     EstimatorInputs,
@@ -217,5 +218,5 @@ def pull_back_steps(
         if before is not None:
             adjoint = Adjoint(add(before.params, sources[i]), before.slots) if sources else before
     if into_start and context.drawn is not None:
-        add_(total, trajectory.pull_back_initial(context.drawn, context.hyper, adjoint.params))
+        add_(total, pull_back_initial(trajectory.problem, context.drawn, context.hyper, adjoint.params))
     return total

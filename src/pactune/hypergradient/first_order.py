@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pactune.checks import check_count
 from pactune.dynamics.base import Dynamics
 from pactune.errors import SettingError
-from pactune.hypergradient.adjoints import StepArguments, pull_back_dynamics
+from pactune.hypergradient.adjoints import StepArguments, pull_back_dynamics, pull_back_initial
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.trajectory import Trajectory
@@ -88,7 +88,7 @@ class _FirstOrderChainEstimator(ChainEstimator):
                 add_(total, by_hyper)
         drawn, whole = self._context.drawn, self._k >= self._context.length
         if whole and drawn is not None and self._trajectory.problem.has_initial:
-            total = add(total, self._trajectory.pull_back_initial(drawn, self._context.hyper, adjoint.params))
+            total = add(total, pull_back_initial(self._trajectory.problem, drawn, self._context.hyper, adjoint.params))
         return total
 
     def _pull_back(self, record: StepRecord, adjoint: Adjoint) -> tuple[Params, Adjoint]:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from pactune.hypergradient.adjoints import vjp
+from pactune.hypergradient.adjoints import pull_back_initial, vjp
 from pactune.hypergradient.base import ChainContext
-from pactune.hypergradient.records import InnerState, StepData
+from pactune.hypergradient.records import MOST_NUMBERS, InnerState, StepData
 from pactune.hypergradient.trajectory import Trajectory
 from pactune.nested import tensors_in
 from pactune.trees import Params, add, detach, leaves
 
 __all__ = ["OneGraph", "fits_in_one_graph"]
 
-MOST_NUMBERS = 2**21  # of θ and of the training rows of all steps; the graph keeps the results of every operation
-
 
 def fits_in_one_graph(trajectory: Trajectory, state: InnerState, data: StepData, steps: int) -> bool:
     """Return True if some steps are small enough for one graph, and if a graph does not change their numbers.
 
-    `StoredSteps` keeps less memory, and runs every step twice. A single step whose loss does not contain λ needs no
-    graph at all.
+    The graph keeps the results of every operation of all steps. `StoredSteps` keeps less, and runs every step twice. A
+    single step whose loss does not contain λ needs no graph at all.
     """
     if not trajectory.dynamics.same_in_graph or trajectory.ranks.shards > 1 or trajectory.objective.has_path:
         return False
@@ -59,4 +57,5 @@ class OneGraph:
         by_hyper, *by_start = vjp([(self._state.params, by_params)], *wanted)
         if not by_start or self._context.drawn is None:
             return by_hyper
-        return add(by_hyper, self._trajectory.pull_back_initial(self._context.drawn, self._context.hyper, by_start[0]))
+        start = pull_back_initial(self._trajectory.problem, self._context.drawn, self._context.hyper, by_start[0])
+        return add(by_hyper, start)

@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from pactune.dynamics.base import Number, Slots
+from pactune.nested import tensors_in
 from pactune.problem.data import Batch
 from pactune.trees import Params, map_tree
 
 __all__ = [
+    "MOST_NUMBERS",
     "Adjoint",
     "EstimatorInputs",
     "GradientPair",
@@ -24,6 +26,8 @@ __all__ = [
     "StepRecord",
     "ValueAndGradient",
 ]
+
+MOST_NUMBERS = 2**21  # of θ and of the training rows, up to which a step is small
 
 
 class InnerState(NamedTuple):
@@ -115,6 +119,11 @@ class StepRecord(NamedTuple):
     data: StepData
     hyper: Params
     linearized: LinearizedGradient | None = None
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers θ and the training rows have."""
+        return sum(tensor.numel() for tensor in (*self.state.params.values(), *tensors_in(self.data.train.data)))
 
 
 class Adjoint(NamedTuple):

@@ -13,14 +13,15 @@ from pactune.checks import check_count
 from pactune.hypergradient.adjoints import vjp
 from pactune.hypergradient.base import ChainContext
 from pactune.hypergradient.records import InnerState, StepData, ValueAndGradient
-from pactune.hypergradient.trajectory import Product, Trajectory
+from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem.data import Batch
-from pactune.trees import Params, add, axpy, leaves, sub
+from pactune.trees import Params, add, axpy, detach, leaves, sub
 
 __all__ = ["ALL", "Batches", "Linearization", "MeanTrainRisk", "check_batches", "mean_train_risk"]
 
 Batches = int | Literal["all"] | None
 ALL = "all"
+Product = Callable[[Params], Params]
 
 
 class Linearization(NamedTuple):
@@ -98,8 +99,18 @@ class MeanTrainRisk:
     def _parts(self, state: InnerState) -> Iterator[tuple[Linearization, int]]:
         """Yield the linearization of every mini-batch, and its rows."""
         for data in self._read():
-            hessian, mixed, gradient = self._trajectory.train_products(state, self._hyper, data)
-            yield Linearization(partial(dict, gradient), hessian, mixed), data.train.rows
+            yield _linearized(self._trajectory, state, self._hyper, data), data.train.rows
+
+
+def _linearized(trajectory: Trajectory, state: InnerState, hyper: Params, data: StepData) -> Linearization:
+    """Return ∇R_T on one mini-batch with its products, which share one graph."""
+    params, lambdas = leaves(state.params), leaves(hyper)
+    train = trajectory.train_gradient(state._replace(params=params), lambdas, data, graph=True)
+    return Linearization(
+        partial(detach, train),
+        lambda vector: vjp([(train, vector)], params, retain=True)[0],
+        lambda vector: vjp([(train, vector)], lambdas, retain=True)[0],
+    )
 
 
 def mean_train_risk(trajectory: Trajectory, context: ChainContext, last: StepData, batches: Batches) -> MeanTrainRisk:

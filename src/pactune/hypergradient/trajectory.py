@@ -6,7 +6,8 @@ Estimators use only these functions. Chains and engines decide when they are cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch.autograd.graph import get_gradient_edge
 from pactune.dynamics.base import Dynamics, Number, Slots
 from pactune.hypergradient.adjoints import StepArguments, edge_vjp, pull_back_dynamics, step_inputs, vjp
 from pactune.hypergradient.gradients import on_side_stream, params_gradient, second_order_kernels
+from pactune.hypergradient.mixed import MixedDerivative
 from pactune.hypergradient.records import (
     Adjoint,
     GradientPair,
@@ -35,8 +37,6 @@ from pactune.trees import Params, add, clone, detach, leaves, zeros_like
 
 __all__ = ["Trajectory"]
 
-Product = Callable[[Params], Params]
-
 
 @dataclass(frozen=True)
 class Trajectory:
@@ -50,6 +50,7 @@ class Trajectory:
         default_hyper: λ0, for an objective that compares with it.
         ranks: the ranks of the run. Some of them may share every mini-batch.
         side: a CUDA stream that computes the reference gradient while the main stream computes ∇R_T.
+        mixed: decides how the mixed derivative of a large step is computed.
     """
 
     problem: InnerProblem
@@ -59,6 +60,7 @@ class Trajectory:
     default_hyper: Params | None = None
     ranks: Ranks = SINGLE_RANK
     side: torch.cuda.Stream | None = None
+    mixed: MixedDerivative = field(default_factory=MixedDerivative, compare=False, repr=False)
 
     # Measure at θ_t
 
@@ -68,8 +70,7 @@ class Trajectory:
         """Return ∇R_T(θ_t), and q_t with the requested derivatives.
 
         The training gradient is computed once, for Δ_t and for the step. A double backward runs only if the
-        θ-derivative is requested or if λ enters the losses. If a penalty has its mixed derivative in closed form, λ
-        needs no backward.
+        θ-derivative is requested or if λ enters the losses; a penalty may have its mixed derivative in closed form.
         """
         if not self.objective.has_path:
             return self.observe_gradient(state, hyper, data)
@@ -178,26 +179,33 @@ class Trajectory:
         """
         graph = to_state or self.problem.enters_losses
         state, linearized = record.state, record.linearized
-        if linearized is None or (graph and not linearized.edges):
+        slopes = not to_state and linearized is not None and not linearized.edges and self.takes_slopes(record)
+        if linearized is None or (graph and not linearized.edges and not slopes):
             linearized = self.linearize(record, graph=graph)
-        slots = state.slots if self.dynamics.differentiable else {}
-        arguments = StepArguments(
-            state.params, slots, linearized.gradient, record.hyper, record.data.noise, self.numbers(state, record.data)
-        )
-        form = self.dynamics.pull_back_form()
-        by_hyper, found = pull_back_dynamics(self.problem, form, arguments, adjoint.params, adjoint.slots)
-        wanted = ([linearized.params] if to_state else []) + ([linearized.hyper] if self.problem.enters_losses else [])
-        products = edge_vjp(linearized.edges, found.gradient, *wanted)
-        before = Adjoint(add(found.params, products[0]), found.slots) if to_state else None
-        by_loss = products[-1] if self.problem.enters_losses else {}
+        slots, numbers = state.slots if self.dynamics.differentiable else {}, self.numbers(state, record.data)
+        arguments = StepArguments(state.params, slots, linearized.gradient, record.hyper, record.data.noise, numbers)
+        parts = self.problem, self.dynamics.pull_back_form(), arguments, adjoint.params, adjoint.slots
+        by_hyper, found = pull_back_dynamics(*parts)
+        if slopes:
+            by_loss, before = self._mixed_product(record, found.gradient), None
+        else:
+            wanted = [*([linearized.params] * to_state), *([linearized.hyper] * self.problem.enters_losses)]
+            products = edge_vjp(linearized.edges, found.gradient, *wanted)
+            before = Adjoint(add(found.params, products[0]), found.slots) if to_state else None
+            by_loss = products[-1] if self.problem.enters_losses else {}
         return add(by_hyper, by_loss) if by_hyper and by_loss else by_hyper or by_loss, before
 
-    def pull_back_initial(self, drawn: Params, hyper: Params, by_params: Params) -> Params:
-        """Pull an adjoint of θ_0 back to λ; here θ_0 is a function of λ."""
-        lambdas = leaves(hyper)
-        with torch.enable_grad():
-            start = self.problem.initial(drawn, lambdas)
-        return vjp([(start, by_params)], lambdas)[0]
+    def takes_slopes(self, record: StepRecord) -> bool:
+        """Return True if the mixed derivative of a step needs no graph of its gradient."""
+        return self.problem.enters_losses and self.ranks.shards == 1 and self.mixed.takes_slopes(record)
+
+    def _mixed_product(self, record: StepRecord, cotangent: Params) -> Params:
+        def risk(params: Params, hyper: Params) -> Tensor:
+            self._seed(record.data.keys[0] if record.data.keys else None)
+            with second_order_kernels(True):
+                return self.problem.train_risk(params, hyper, clone(record.state.buffers), record.data.train)
+
+        return self.mixed.compute(record, cotangent, risk, partial(self.linearize, graph=True))
 
     # The risk at θ_T
 
@@ -249,22 +257,13 @@ class Trajectory:
         whole, *slopes = sum_trees(self.ranks, {"": found.value}, found.by_params, found.by_hyper)
         return ValueAndGradient(whole[""], *slopes)
 
-    def train_gradient(self, state: InnerState, hyper: Params, data: StepData) -> Params:
-        """Return ∇R_T at θ, penalty included."""
-        gradient = self.observe_gradient(state, hyper, data).gradient
-        return detach(self._with_penalty(gradient, state.params, hyper))
-
-    def train_products(self, state: InnerState, hyper: Params, data: StepData) -> tuple[Product, Product, Params]:
-        """Return v ↦ ∇²_θ R_T v, v ↦ vᵀ ∂²R_T/∂θ∂λ and ∇R_T at θ, penalty included. All products share one graph."""
-        params, lambdas = leaves(state.params), leaves(hyper)
+    def train_gradient(self, state: InnerState, hyper: Params, data: StepData, *, graph: bool = False) -> Params:
+        """Return ∇R_T at θ, penalty included; with `graph`, as functions of the given θ and λ."""
+        params = state.params if graph else leaves(state.params)
         with torch.enable_grad():
-            gradient = self._train_gradient(params, lambdas, clone(state.buffers), data, graph=True)
-            train = self._with_penalty(gradient, params, lambdas)
-        return (
-            lambda vector: vjp([(train, vector)], params, retain=True)[0],
-            lambda vector: vjp([(train, vector)], lambdas, retain=True)[0],
-            detach(train),
-        )
+            gradient = self._train_gradient(params, hyper, clone(state.buffers), data, graph=graph)
+            found = self._with_penalty(gradient, params, hyper)
+        return found if graph else detach(found)
 
     # Private parts
 

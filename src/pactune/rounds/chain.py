@@ -120,7 +120,7 @@ class Chain:
             return None, None
         record = StepRecord(self._state, data, hyper)
         derivative = None
-        if self._keeps_graph:
+        if self._keeps_graph(record):
             linearized = self.plan.trajectory.linearize(record, graph=True)
             record, observation = record._replace(linearized=linearized), linearized.observation()
         elif self.measures(self._context.length):
@@ -175,18 +175,19 @@ class Chain:
         steps = plan.risk_estimator.unrolled_steps(plan.inner_steps)
         return length + steps == plan.inner_steps and fits_in_one_graph(plan.trajectory, self._state, data, steps)
 
-    @property
-    def _keeps_graph(self) -> bool:
+    def _keeps_graph(self, record: StepRecord) -> bool:
         """True if the next step measures nothing and the risk estimator soon differentiates its training gradient.
 
         The pull-back ends at the first step that the estimator needs. It goes through the gradient of that step only if
-        λ is in the loss or in θ_0.
+        λ is in the loss or in θ_0. The slopes of a large step need no graph.
         """
         trajectory = self.plan.trajectory
         if trajectory.objective.has_path or self._risk_side is None or not self._risk_side.keeps_graph:
             return False
         from_start = self._first_needed == 0 and self.drawn is not None and trajectory.problem.has_initial
-        return self._context.length != self._first_needed or trajectory.problem.enters_losses or from_start
+        if self._context.length != self._first_needed or from_start:
+            return True
+        return trajectory.problem.enters_losses and not trajectory.takes_slopes(record)
 
     def measures(self, t: int) -> bool:
         """Return True if Δ_t is measured at step t of the round."""
