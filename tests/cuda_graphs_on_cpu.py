@@ -33,7 +33,7 @@ class Stream:
 
 
 @contextmanager
-def capture(graph: Graph) -> Iterator[None]:
+def capture(graph: Graph, pool: object = None) -> Iterator[None]:
     graph.body = sys._getframe(2).f_locals["body"]
     yield
 
@@ -72,6 +72,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100, 100))
     monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(cuda_graph, "step_program", recorded)
     monkeypatch.setattr(end_graph, "end_program", recorded_end)
     monkeypatch.setattr(Captured, "_obstacle", lambda self, round_chains: None)

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 import pactune as pt
 from pactune.engines import Traced
 from pactune.engines.joint_gradients import JointGradients
+from pactune.stacking import runner
 from pactune.stacking.batched import ELEMENTWISE, take_outer_steps
 from pactune.stacking.requests import OuterStepRequest
 from pactune.stacking.stack import Stack
@@ -378,3 +379,19 @@ def test_optimizers_with_other_settings_or_schedulers_move_by_themselves() -> No
         return [tensor.detach() for tensor in tensors]
 
     assert all(torch.equal(a, b) for a, b in zip(run(together=True), run(together=False), strict=True))
+
+
+def test_runs_that_fail_together_go_on_alone_and_say_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def short_of_memory(requests: Any, engine: Any) -> Any:
+        monkeypatch.undo()
+        raise RuntimeError("12 MiB are missing\nand much more")
+
+    monkeypatch.setattr(runner, "run_chains", short_of_memory)
+    with caplog.at_level("WARNING"):
+        found = pt.fit_grid(build, GRID, outer_steps=1, engine="traced", progress=False)
+    assert [record.message for record in caplog.records] == [
+        "steps are run one by one from now on: run together, the runs failed with RuntimeError: 12 MiB are missing"
+    ]
+    assert len(found.history) == len(pt.fit_grid(build, GRID, outer_steps=1, engine="eager", progress=False).history)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from pactune.engines.cuda_graph import StepGraph
+from pactune.engines.cuda_graph import Pool, StepGraph
 from pactune.engines.end_graph import EndGraphs
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.layout import TensorList
@@ -62,6 +62,7 @@ class Captured(Engine):
     channels_last: bool = False
 
     _checks: list[StepGraph] = field(default_factory=list, init=False, repr=False)
+    _pool: Pool = field(default=None, init=False, repr=False, compare=False)
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
     _ends: EndGraphs = field(default_factory=EndGraphs, init=False, repr=False, compare=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
@@ -190,7 +191,9 @@ class Captured(Engine):
             return None
         try:
             with options.precision():
-                graph = StepGraph(chains, options, warmed_up=known is not self._checks and options == PLAIN)
+                self._pool = self._pool or torch.cuda.graph_pool_handle()
+                warmed_up = known is not self._checks and options == PLAIN
+                graph = StepGraph(chains, options, warmed_up=warmed_up, pool=self._pool)
         except Exception as error:  # a model may do anything that cannot be captured
             torch.cuda.synchronize()
             log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +18,9 @@ from pactune.engines.step_programs import CompiledPrograms, new_stream, step_pro
 from pactune.engines.tracing import Program
 from pactune.rounds.engine import log
 
-__all__ = ["StaticData", "StepGraph", "capture_side_by_side"]
+__all__ = ["Pool", "StaticData", "StepGraph", "capture_side_by_side"]
 
+Pool = Any  # what `torch.cuda.graph_pool_handle` returns
 WARM_UPS = 2  # runs before the capture, in which libraries choose their kernels and allocate memory
 
 
@@ -48,13 +50,16 @@ class StepGraph:
         chains: the chains, with the steps to capture.
         options: the options of the engine.
         warmed_up: True if another graph has run the kernels of these steps.
+        pool: memory for the results of operations, which graphs share that never run at the same time.
 
     Attributes:
         carries: the static tensors of every chain's carry.
         longer: graphs of more steps. A round uses them only if this graph agreed with an eager step of the round.
     """
 
-    def __init__(self, chains: list[ReplayedChain], options: GraphOptions, *, warmed_up: bool = False) -> None:
+    def __init__(
+        self, chains: list[ReplayedChain], options: GraphOptions, *, warmed_up: bool = False, pool: Pool = None
+    ) -> None:
         self.longer: list[StepGraph] = []
         self._segments, self._layouts = [chain.segment for chain in chains], [chain.layouts for chain in chains]
         self.carries = [chain.static_copies(chain.carry) for chain in chains]
@@ -63,7 +68,8 @@ class StepGraph:
         compiled = CompiledPrograms()
         programs = [step_program(chain, options, compiled) for chain in chains]
         parts = zip(programs, self.carries, self._hypers, self._data, strict=True)
-        self._graph = capture_side_by_side([partial(_run_steps, *part) for part in parts], 0 if warmed_up else WARM_UPS)
+        steps = [partial(_run_steps, *part) for part in parts]
+        self._graph = capture_side_by_side(steps, 0 if warmed_up else WARM_UPS, pool)
 
     def matches(self, chains: list[ReplayedChain]) -> bool:
         """Return True if the graph was captured for these chains."""
@@ -102,12 +108,15 @@ def _run_steps(program: Program, carry: TensorList, hyper: TensorList, data: Sta
     torch._foreach_copy_(carry, list(program(*carry, *hyper, *data.tensors)))
 
 
-def capture_side_by_side(parts: Sequence[Callable[[], None]], warm_ups: int = WARM_UPS) -> torch.cuda.CUDAGraph:
+def capture_side_by_side(
+    parts: Sequence[Callable[[], None]], warm_ups: int = WARM_UPS, pool: Pool = None
+) -> torch.cuda.CUDAGraph:
     """Capture several functions in one graph, each on a stream of its own.
 
     Args:
         parts: functions without arguments, one per chain.
         warm_ups: the number of runs before the capture.
+        pool: memory that is shared with other graphs; None for memory of its own.
     """
     streams = [new_stream() for _ in parts]
 
@@ -121,10 +130,10 @@ def capture_side_by_side(parts: Sequence[Callable[[], None]], warm_ups: int = WA
         for stream in streams:
             main.wait_stream(stream)
 
-    return _capture(body, warm_ups)
+    return _capture(body, warm_ups, pool)
 
 
-def _capture(body: Callable[[], None], warm_ups: int) -> torch.cuda.CUDAGraph:
+def _capture(body: Callable[[], None], warm_ups: int, pool: Pool) -> torch.cuda.CUDAGraph:
     """Run a function without arguments `warm_ups` times, and capture it."""
     side = new_stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -133,7 +142,7 @@ def _capture(body: Callable[[], None], warm_ups: int) -> torch.cuda.CUDAGraph:
             body()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with _no_collection(), torch.cuda.graph(graph), torch.no_grad():
+    with _no_collection(), torch.cuda.graph(graph, pool=pool), torch.no_grad():
         body()
     return graph
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pactune.problem.inner_problem import InnerProblem
-from pactune.rounds.engine import Engine, RoundChain
+from pactune.rounds.engine import CHANGED, Engine, RoundChain
 
 __all__ = ["Eager"]
 
@@ -19,5 +19,5 @@ class Eager(Engine):
         """Run nothing: the chains run every step themselves."""
         return 0
 
-    def mark_unrecordable(self, problem: InnerProblem) -> None:
+    def mark_unrecordable(self, *problems: InnerProblem, reason: str = CHANGED) -> None:
         """Do nothing: this engine records nothing."""

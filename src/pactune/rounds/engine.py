@@ -22,6 +22,7 @@ __all__ = ["ORDERED", "Engine", "RoundChain", "log"]
 ORDERED = "a DataLoader with a sampler of its own is read once and in order"
 
 log = logging.getLogger("pactune.engines")
+CHANGED = "a loss or a model depends on something that has changed or that it changes itself"
 
 
 class RoundChain(NamedTuple):
@@ -101,11 +102,9 @@ class Engine(ABC):
         """True if the engine compiles both gradients of a step together."""
         return False
 
-    def mark_unrecordable(self, problem: InnerProblem) -> None:
-        """Run the steps of a problem one by one from now on."""
-        if not self.unrecordable.issuperset(problem.members):
-            log.warning(
-                "steps are run one by one from now on: a loss or a model depends on something that has changed or that "
-                "it changes itself"
-            )
-        self.unrecordable.update(problem.members)
+    def mark_unrecordable(self, *problems: InnerProblem, reason: str = CHANGED) -> None:
+        """Run the steps of some problems one by one from now on, and say why."""
+        members = {member for problem in problems for member in problem.members}
+        if not self.unrecordable.issuperset(members):
+            log.warning("steps are run one by one from now on: %s", reason)
+        self.unrecordable.update(members)

@@ -13,7 +13,7 @@ from pactune.hypergradient.trajectory import Trajectory
 from pactune.problem import Problem
 from pactune.problem.evaluation import Evaluation
 from pactune.rounds.chain import ChainEnd
-from pactune.rounds.engine import Engine, log
+from pactune.rounds.engine import CHANGED, Engine, log
 from pactune.rounds.plan import RoundOutcome, RoundRequest
 from pactune.rounds.round import combine, run_chains, run_round
 from pactune.stacking.batched import norms, take_outer_steps, values_of
@@ -97,6 +97,7 @@ class Runner:
         members = [[requests[place] for place in group.places] for group in groups]
         joined = [group.join(own) for group, own in zip(groups, members, strict=True)]
         parts = list(zip(groups, members, joined, strict=True))
+        reason = CHANGED
         try:
             changed = [problem for group, own, run in parts for problem in group.changed(own, run)]
             ends = iter([] if changed else run_chains([request for run in joined for request in run], self.engine))
@@ -105,10 +106,10 @@ class Runner:
             changed = [] if online else [p for group in groups for p in group.stacked_problems]
             if not changed:
                 raise
-            log.info("stacked runs failed with %s: %s", type(error).__name__, error)
+            first_line = str(error).partition("\n")[0]
+            reason = f"run together, the runs failed with {type(error).__name__}: {first_line}"
         if changed:
-            for problem in changed:
-                self.engine.mark_unrecordable(problem)
+            self.engine.mark_unrecordable(*changed, reason=reason)
             return self.run(requests)
         self._remember(groups, members)
         found: dict[int, RoundOutcome] = {}
