@@ -115,9 +115,9 @@ def items_of(value: Any) -> list[tuple[str | None, Any]] | None:
 
 
 def _walk(value: Any, leaves: list[Any]) -> Nesting:
-    kind = type(value)
+    kind: Any = type(value)
     if kind is tuple or kind is list:  # the most frequent container
-        if all([type(part) is Tensor for part in value]):
+        if {*map(type, value)} == {Tensor}:
             leaves += value
             return _flat(kind, len(value))
         return Nesting(kind, len(value), tuple([_walk(part, leaves) for part in value]), kind)
