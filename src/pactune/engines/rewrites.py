@@ -99,7 +99,7 @@ def hold_numbers(graph: fx.GraphModule) -> None:
             continue
         value = node.meta["val"]
         if value.dtype in PRECISE and value.device.type == "cpu" and node.args[0].meta["val"].dtype == value.dtype:  # type: ignore[union-attr]
-            setattr(graph, f"number_{index}", torch.tensor(node.args[1], dtype=value.dtype))
+            setattr(graph, f"number_{index}", torch.tensor(node.args[1], dtype=value.dtype, device="cpu"))
             with graph.graph.inserting_before(node):
                 held = graph.graph.create_node("get_attr", f"number_{index}")
             _replace(node, aten.mul.Tensor, (node.args[0], held), {})
