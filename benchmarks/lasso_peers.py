@@ -4,10 +4,10 @@
     python benchmarks/lasso_peers.py --sparse-ho sparse-ho
 
 Every call starts from zero weights and ends with the gradient of the validation error with respect to log λ. Both sides
-use their cheapest setting, a tolerance or a number of steps, whose gradient has a relative error below 1e-6. sparse-ho
-is compiled by numba, and the inner steps of `Implicit` by pactune's engine "compiled", which needs a C++ compiler. What
-is done once is not timed: both compilations, and the recording of steps. sparse-ho has had no release for recent
-versions of NumPy and SciPy; `load_sparse_ho` says what has to be replaced for it.
+use their cheapest setting whose gradient has a relative error below 1e-6: a tolerance, or a number of steps and a
+momentum. sparse-ho is compiled by numba. pactune runs with its default engine, which needs no compiler. What is done
+once is not timed: the compilation, and the first rounds, before pactune has recorded its steps. sparse-ho has had no
+release for recent versions of NumPy and SciPy; `load_sparse_ho` says what has to be replaced for it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from torch.nn import functional as F  # noqa: N812
 import pactune as pt
 
 ACCURACY = 1e-6
-TOLERANCES = [10.0**-k for k in range(3, 15)]
-STEPS = [25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400]
+TOLERANCES = [10.0 ** (-k / 2) for k in range(2, 30)]
+STEPS = [*range(25, 100, 5), *range(100, 200, 25), 200, 300, 400, 600, 800, 1200, 1600, 2400]
+MOMENTA = (0.4, 0.5, 0.6, 0.7)
+SETTINGS = [(steps, momentum) for steps in STEPS for momentum in MOMENTA]  # the fewest steps first
+WARM_UP = 101  # rounds; the library records the steps after 1000 of them, and long rounds as a whole after 100 rounds
 MODELS = ("lasso", "weighted lasso", "elastic net")
 SIZES = [(50, 100), (100, 200), (500, 1000)]
-MOMENTUM = 0.7
-ENGINES = {"implicit": "compiled", "unrolled": "traced", "forward": "traced"}  # of pactune; the last two record rounds
 
 
 class Data(NamedTuple):
@@ -108,11 +109,10 @@ def peer(sparse_ho: Any, model: str, way: str, data: Data, tolerance: float) -> 
     return run
 
 
-def own(model: str, way: str, data: Data, steps: int) -> Callable[[], np.ndarray]:
+def own(model: str, way: str, data: Data, steps: int, momentum: float) -> Callable[[], np.ndarray]:
     """Return a function that computes the gradient with pactune. F.mse_loss is twice sparse-ho's training risk."""
     half, features = data.half, data.x.shape[1]
     linear = nn.Linear(features, 1, bias=False, dtype=torch.float64)
-    nn.init.zeros_(linear.weight)
     l1 = pt.L1(linear, per="element" if model == "weighted lasso" else "global", init=2 * np.exp(data.log_alpha))
     decay = pt.WeightDecay(linear, per="global", init=2 * np.exp(data.log_alpha - 1))
     if model == "weighted lasso":
@@ -128,13 +128,13 @@ def own(model: str, way: str, data: Data, steps: int) -> Callable[[], np.ndarray
     }
     tuner = pt.Tuner(
         pt.Problem(linear, hyper, train=(x[:half], y[:half]), valid=(x[half:], y[half:]), loss=F.mse_loss),
-        inner=pt.SGD(1 / curvature, momentum=MOMENTUM),
+        inner=pt.SGD(1 / curvature, momentum=momentum),
         inner_steps=steps,
         restart=True,
+        initial=lambda _: {"weight": torch.zeros(1, features, dtype=torch.float64)},
         outer=torch.optim.SGD(hyper.parameters(), lr=0.1),
         objective=pt.ValidationRisk(),
         hypergradient=estimators[way],
-        engine=ENGINES[way],
     )
 
     def run() -> np.ndarray:
@@ -166,10 +166,12 @@ def compare(sparse_ho: Any, model: str, way: str, data: Data, repeats: int) -> d
     truth = peer(sparse_ho, model, "implicit", data, 1e-15)()
     row: dict[str, Any] = {"model": model, "way": way, "rows": data.half, "features": data.x.shape[1]}
     theirs = cheapest(lambda tol: peer(sparse_ho, model, way, data, tol), TOLERANCES, truth)
-    ours = cheapest(lambda steps: own(model, way, data, steps), STEPS, truth)
-    row |= {"tolerance": theirs and theirs[0], "steps": ours and ours[0]}
+    ours = cheapest(lambda setting: own(model, way, data, *setting), SETTINGS, truth)
+    row |= {"tolerance": theirs and theirs[0], "steps": ours and ours[0][0], "momentum": ours and ours[0][1]}
     if theirs is None or ours is None:
         return row
+    for _ in range(WARM_UP):
+        ours[1]()
     taken = interleave({"pactune": ours[1], "sparse-ho": theirs[1]}, repeats)
     row |= {"error": ours[2], "error_sparse_ho": theirs[2], "ratio": ratio(taken["pactune"], taken["sparse-ho"])}
     return row | {f"ms_{name}": round(1e3 * float(np.median(times)), 3) for name, times in taken.items()}
@@ -196,7 +198,7 @@ def reference_gradients(sparse_ho: Any) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sparse-ho", help="a folder with the sources of sparse-ho")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=25)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -216,8 +218,6 @@ def main() -> None:
         "lasso-peers.json",
         {
             "accuracy": ACCURACY,
-            "momentum": MOMENTUM,
-            "engines": ENGINES,
             "rows": rows,
             "gradients": gradients,
             "machine": machine(),

@@ -1,6 +1,6 @@
 """The time of an outer step of MAML as a ratio to a hand-written `torch.func.vmap` loop and to `higher`, on a CPU.
 
-    python benchmarks/maml.py [--repeats 9] [--outer-steps 50]
+    python benchmarks/maml.py [--repeats 25] [--outer-steps 50]
 
 Sinusoids of ten rows, eight tasks per outer step, an MLP 1-40-40-1, T inner steps of SGD, Adam as outer optimizer. All
 ways draw the same tasks by the same function and take the same outer steps. The gradients of all ways are compared
@@ -163,7 +163,7 @@ def measure(inner_steps: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--outer-steps", type=int, default=50)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pactune.engines.rewrites import DIRECT, call_directly
+from pactune.engines.rewrites import DIRECT, call_directly, hold_numbers
 from pactune.engines.tracing import trace
 
 aten = torch.ops.aten
@@ -68,6 +68,22 @@ def test_a_loss_that_only_starts_a_backward_is_left_out() -> None:
     assert aten.sum.default not in targets(gradient, A, B, merge=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize(("reduction", "half"), [("mean", False), ("mean", True), ("sum", False)])
+def test_the_gradient_of_a_squared_error_starts_with_a_difference(
+    dtype: torch.dtype, reduction: str, half: bool
+) -> None:
+    def gradient(a: Tensor, b: Tensor) -> list[Tensor]:
+        a = a.detach().requires_grad_()
+        with torch.enable_grad():
+            error = nn.functional.mse_loss(a, b, reduction=reduction)
+            return list(torch.autograd.grad(error / 2 if half else error, a))
+
+    found = targets(gradient, A.to(dtype), B.to(dtype), merge=True)
+    shorter = reduction == "mean" and not half and dtype != torch.float16
+    assert (aten.mse_loss_backward.default not in found) is shorter
+
+
 def test_sums_with_zeros_and_two_transposes_are_left_out() -> None:
     def empty(a: Tensor) -> list[Tensor]:
         total = torch.zeros_like(a)
@@ -92,6 +108,21 @@ def test_a_softmax_over_a_short_axis_is_transposed(classes: int, axis: int) -> N
     softmax = graph.graph.find_nodes(op="call_function", target=aten._log_softmax.default)
     assert [node.args[1] for node in softmax] == [axis]
     assert torch.allclose(graph.forward(*example)[0], gradients(*example)[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_held_numbers_give_the_same_numbers(dtype: torch.dtype) -> None:
+    def step(a: Tensor, b: Tensor) -> list[Tensor]:
+        return [0.7 * a, a * 2, 0.1 * b.sum(), (a > 0) * 0.3, a.to(torch.float32) * 1e-3]
+
+    a, b = A.to(dtype), B.to(dtype)
+    graph = trace(step, [a, b])
+    hold_numbers(graph)
+    graph.recompile()
+    assert graph.graph.find_nodes(op="get_attr")
+    for found, wanted in zip(graph.forward(a, b), step(a, b), strict=True):
+        assert found.dtype == wanted.dtype
+        assert torch.equal(found, wanted)
 
 
 def test_direct_calls_give_the_same_numbers() -> None:

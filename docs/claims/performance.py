@@ -212,7 +212,9 @@ def _lasso() -> list[str]:
         return "–" if row is None else n(row["ratio"]["median"], ".1f" if row["ratio"]["median"] < 100 else ".0f")
 
     models = ("lasso", "weighted lasso", "elastic net")
-    return [f"with a relative error below {n(found['accuracy'], '.0e')}."] + [
+    steps = [row["steps"] for row in found["rows"] if row["way"] == "implicit"]
+    taken = f"`Implicit` takes {n(min(steps), 'd')} to {n(max(steps), 'd')} steps."
+    return [f"with a relative error below {n(found['accuracy'], '.0e')}.", taken] + [
         f"| {size} × {2 * size} | `{words[way]}` | {' | '.join(cell(size, way, model) for model in models)} |"
         for size, way in ways
     ]

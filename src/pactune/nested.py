@@ -11,6 +11,7 @@ import copy
 import dataclasses
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -114,8 +115,11 @@ def items_of(value: Any) -> list[tuple[str | None, Any]] | None:
 
 
 def _walk(value: Any, leaves: list[Any]) -> Nesting:
-    kind = type(value)
+    kind: Any = type(value)
     if kind is tuple or kind is list:  # the most frequent container
+        if {*map(type, value)} == {Tensor}:
+            leaves += value
+            return _flat(kind, len(value))
         return Nesting(kind, len(value), tuple([_walk(part, leaves) for part in value]), kind)
     opened = None if kind in LEAVES else _open(value)
     if opened is None:
@@ -123,6 +127,12 @@ def _walk(value: Any, leaves: list[Any]) -> Nesting:
         return LEAF
     parts = tuple([_walk(part, leaves) for part in opened.parts])
     return Nesting(kind, opened.keys, parts, opened.rebuild)
+
+
+@lru_cache
+def _flat(kind: type, count: int) -> Nesting:
+    """Return the structure of a tuple or list of tensors. It is one object, which is compared at once."""
+    return Nesting(kind, count, (LEAF,) * count, kind)
 
 
 def _open(value: Any) -> _Opened | None:

@@ -46,7 +46,9 @@ def map_tree(function: Callable[..., Tensor], tree: Params, *others: Params) -> 
 
 def add(a: Params, b: Params) -> Params:
     """Return a + b."""
-    return _foreach(torch._foreach_add, a, b) if _many(a, b) else map_tree(torch.add, a, b)
+    if _many(a, b):
+        return _foreach(torch._foreach_add, a, b)
+    return {name: torch.add(value, b[name]) for name, value in a.items()}
 
 
 def add_(a: Params, b: Params) -> None:
@@ -72,7 +74,9 @@ def add_squares_(a: Params, b: Params) -> None:
 
 def sub(a: Params, b: Params) -> Params:
     """Return a − b."""
-    return _foreach(torch._foreach_sub, a, b) if _many(a, b) else map_tree(torch.sub, a, b)
+    if _many(a, b):
+        return _foreach(torch._foreach_sub, a, b)
+    return {name: torch.sub(value, b[name]) for name, value in a.items()}
 
 
 def sub_(a: Params, b: Params) -> None:
@@ -86,7 +90,9 @@ def sub_(a: Params, b: Params) -> None:
 
 def mul(a: Params, b: Params) -> Params:
     """Return the elementwise product ab, for the names of a."""
-    return _foreach(torch._foreach_mul, a, b) if _many(a, b) else map_tree(torch.mul, a, b)
+    if _many(a, b):
+        return _foreach(torch._foreach_mul, a, b)
+    return {name: torch.mul(value, b[name]) for name, value in a.items()}
 
 
 def scale(alpha: float | Tensor, a: Params) -> Params:

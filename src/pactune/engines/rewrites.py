@@ -11,9 +11,11 @@ from torch import fx
 
 __all__ = [
     "call_directly",
+    "hold_numbers",
     "leave_out_shape_lenders",
     "merge_equal_operations",
     "remove_empty_operations",
+    "shorten_squared_errors",
     "transpose_products",
     "transpose_softmax",
 ]
@@ -31,6 +33,7 @@ DIRECT: dict[Any, Callable[..., Any]] = {  # functions of torch that run the sam
     aten.add.Tensor: torch.add,
     aten.addmm.default: torch.addmm,
     aten.bmm.default: torch.bmm,
+    aten.clamp.Tensor: torch.clamp,
     aten.clamp_min.default: torch.clamp_min,
     aten.div.Scalar: torch.div,
     aten.div.Tensor: torch.div,
@@ -77,6 +80,8 @@ DIRECT: dict[Any, Callable[..., Any]] = {  # functions of torch that run the sam
     aten._log_softmax_backward_data.default: torch._log_softmax_backward_data,
 }
 UNDECLARED = ("running_mean", "running_var")  # batch_norm writes into them, and its schema does not say so
+PRECISE = (torch.float32, torch.float64)  # kernels of other types compute in another type than that of their tensors
+MEAN = 1  # the number of reduction="mean" in an operation
 SHORT = 16  # numbers in a vector register. The kernel of a softmax over fewer adjacent numbers is ten times slower.
 
 
@@ -86,6 +91,19 @@ def call_directly(graph: fx.GraphModule) -> None:
         if node.target in DIRECT:
             _replace(node, DIRECT[node.target], node.args, dict(node.kwargs))
     graph.recompile()
+
+
+def hold_numbers(graph: fx.GraphModule) -> None:
+    """Keep the numbers that tensors are multiplied by as tensors, since torch would make one at every call."""
+    for index, node in enumerate(_calls(graph)):
+        if node.target not in (aten.mul.Tensor, aten.mul.Scalar) or not isinstance(node.args[1], float):
+            continue
+        value = node.meta["val"]
+        if value.dtype in PRECISE and value.device.type == "cpu" and node.args[0].meta["val"].dtype == value.dtype:  # type: ignore[union-attr]
+            setattr(graph, f"number_{index}", torch.tensor(node.args[1], dtype=value.dtype, device="cpu"))
+            with graph.graph.inserting_before(node):
+                held = graph.graph.create_node("get_attr", f"number_{index}")
+            _replace(node, aten.mul.Tensor, (node.args[0], held), {})
 
 
 def leave_out_shape_lenders(graph: fx.GraphModule) -> None:
@@ -99,6 +117,23 @@ def leave_out_shape_lenders(graph: fx.GraphModule) -> None:
         value = node.meta["val"]
         options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
         _replace(node, aten.full.default, (list(value.shape), CONSTANTS[node.target]), options)
+
+
+def shorten_squared_errors(graph: fx.GraphModule) -> None:
+    """Replace the gradient of a mean squared error by a difference times a number.
+
+    The operation also multiplies by the gradient of the loss, which is 1 where a backward pass starts.
+    """
+    for node in _calls(graph):
+        if node.target is not aten.mse_loss_backward.default or node.args[3] != MEAN or not _is_one(node.args[0]):
+            continue
+        output, target = node.args[1:3]
+        value = node.meta["val"]
+        if value.dtype in PRECISE and value.is_contiguous() and _alike(output, node) and _alike(target, node):
+            with graph.graph.inserting_before(node):
+                difference = graph.graph.call_function(aten.sub.Tensor, (output, target))
+            difference.meta["val"] = value
+            _replace(node, aten.mul.Tensor, (difference, 2 / value.numel()), {})
 
 
 def remove_empty_operations(graph: fx.GraphModule) -> None:
@@ -231,6 +266,10 @@ def _is_transpose(node: fx.Node) -> bool:
 
 def _is_zero(node: Any) -> bool:
     return (node.target is aten.full.default and node.args[1] == 0) or node.target is aten.zeros.default
+
+
+def _is_one(node: Any) -> bool:
+    return bool(node.target is aten.full.default and node.args[1] == 1)
 
 
 def _alike(node: Any, other: Any) -> bool:

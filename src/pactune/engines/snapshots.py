@@ -21,27 +21,39 @@ from pactune.problem import Problem
 __all__ = ["ChangeDetector", "problem_snapshot", "same_content", "snapshots_equal"]
 
 INNER = frozenset(vars(nn.Module())) - {"training"}  # the attributes that every module has
-LEAVES = {
-    int,
-    float,
-    str,
-    bool,
-    type(None),
-    Tensor,
-    nn.Parameter,
-    CodeType,
-    type,
-    ModuleType,
-}  # the most frequent types
 PLAIN = (int, float, str, bool, type(None))
+LEAVES = {*PLAIN, CodeType, type, ModuleType}  # the most frequent types without parts
 MOST_NODES = 5000  # nodes of one snapshot; a loss may hold a whole application. The rest is kept by reference.
 
 
 class _Node(NamedTuple):
-    """An object with its parts. An object that occurs again has its number in place of its parts."""
+    """An object with its parts. An object that occurs again has its number in place of its parts.
+
+    Two nodes are equal, as tuples, if their snapshots are. The types of the parts tell 1, 1.0 and True apart.
+    """
 
     kind: type
     parts: tuple[Any, ...]
+    types: tuple[type, ...]
+
+
+class _TensorLeaf:
+    """A tensor that is compared by its values."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _TensorLeaf):
+            return False
+        a, b = self.value, other.value
+        same = type(a) is type(b) and (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+        return a is b or (same and torch.equal(a, b))
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 class _Reference:
@@ -72,8 +84,8 @@ def problem_snapshot(problem: Problem) -> object:
             type(module),
             None if type(module).__module__.startswith("torch.") else type(module).forward,
             _settings(module),
-            {name: p for name, p in module._parameters.items() if p is not None and not p.requires_grad},
-            {} if module in inside else dict(module._buffers),
+            {name: p for name, p in module._parameters.items() if p is not None and not p.requires_grad} or None,
+            None if module in inside else dict(module._buffers) or None,
         )
         for module in dict.fromkeys([*problem.model.modules(), *problem.hyper.modules()])
     ]
@@ -114,24 +126,27 @@ def snapshot(thing: object) -> object:
 
 
 def _snapshot(thing: Any, visited: dict[int, tuple[int, Any]]) -> Any:
+    if isinstance(thing, Tensor):
+        return _TensorLeaf(thing)
     parts = _parts(thing)
     if parts is None or len(visited) >= MOST_NODES:
         return thing
     if id(thing) in visited:
-        return _Node(type(thing), (visited[id(thing)][0],))
+        return _Node(type(thing), (visited[id(thing)][0],), (int,))
     if not isinstance(thing, tuple):  # a tuple can hold itself only through another object
         visited[id(thing)] = len(visited), thing  # keeps the object alive, so that no other one gets its id
-    return _Node(type(thing), tuple([p if type(p) in LEAVES else _snapshot(p, visited) for p in parts]))
+    found = tuple([p if type(p) in LEAVES else _snapshot(p, visited) for p in parts])
+    return _Node(type(thing), found, tuple(map(type, found)))
 
 
 def _parts(thing: Any) -> tuple[Any, ...] | None:
     """Return the parts that decide how an object behaves; None if it has no parts."""
-    if type(thing) in LEAVES:
-        return None
     if isinstance(thing, (list, tuple)):
         return tuple(thing)
     if isinstance(thing, dict):
         return (*thing, *thing.values())
+    if type(thing) in LEAVES:
+        return None
     if isinstance(thing, FunctionType):
         return thing.__code__, _closure_values(thing), thing.__defaults__, thing.__kwdefaults__, _plain_globals(thing)
     if isinstance(thing, MethodType):
@@ -169,18 +184,9 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in INNER}
 
 
-def snapshots_equal(a: Any, b: Any) -> bool:
+def snapshots_equal(a: object, b: object) -> bool:
     """Return True if two snapshots are equal."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, Tensor):
-        return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and torch.equal(a, b)
-    if isinstance(a, _Node):
-        same = a.kind is b.kind and len(a.parts) == len(b.parts)
-        return same and all(x is y or snapshots_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
     try:
-        return bool(a == b)
+        return a is b or (type(a) is type(b) and bool(a == b))
     except (RuntimeError, TypeError, ValueError):  # the comparison of two arrays is no bool
         return False

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from pactune.engines.layout import TensorList, TreeLayout, flatten
-from pactune.engines.rewrites import call_directly
+from pactune.engines.rewrites import call_directly, hold_numbers
 from pactune.engines.round_end import RoundEnd, estimator_obstacle, probe, read_round, round_end_obstacle
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
@@ -245,6 +245,7 @@ class Traced(Engine):
         return program
 
     def _build(self, graph: fx.GraphModule, example: TensorList, steps: int) -> Program:
+        hold_numbers(graph)
         call_directly(graph)
         program: Program = graph.forward
         return program

@@ -9,6 +9,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from pactune.dynamics.base import Dynamics, Number, Slots, StepAdjoint, StepInputs
+from pactune.hypergradient.gradients import backward_pass
 from pactune.problem.inner_problem import InnerProblem
 from pactune.trees import Params, leaves, split, zeros_like
 
@@ -66,7 +67,7 @@ def vjp(outputs: list[tuple[Params, Params]], *trees: Params, retain: bool = Fal
     if not pairs or not any(tensor.requires_grad for tensor in inputs):
         return [zeros_like(tree) for tree in trees]
     functions, cotangents = zip(*pairs, strict=True)
-    return split(torch.autograd.grad(functions, inputs, cotangents, retain_graph=retain, allow_unused=True), *trees)
+    return split(backward_pass(functions, inputs, cotangents, retain=retain), *trees)
 
 
 def pull_back_initial(problem: InnerProblem, drawn: Params, hyper: Params, by_params: Params) -> Params:
@@ -83,7 +84,7 @@ def edge_vjp(edges: dict[str, GradientEdge], cotangents: Params, *trees: Params)
     if not edges or not inputs:
         return [zeros_like(tree) for tree in trees]
     given = [cotangents[name] for name in edges]
-    return split(torch.autograd.grad(list(edges.values()), inputs, given, allow_unused=True), *trees)
+    return split(backward_pass(list(edges.values()), inputs, given), *trees)
 
 
 def _penalty_derivative(problem: InnerProblem, hyper: Params, found: StepAdjoint) -> Params:

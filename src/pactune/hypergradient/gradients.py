@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.autograd.graph import GradientEdge
 
 from pactune.errors import GradientError
 from pactune.trees import Params, split
 
-__all__ = ["on_side_stream", "params_gradient", "second_order_kernels"]
+__all__ = ["backward_pass", "on_side_stream", "params_gradient", "second_order_kernels"]
+
+PLAIN = frozenset({Tensor, nn.Parameter, GradientEdge})
+
+
+def backward_pass(
+    outputs: Sequence[Tensor] | Sequence[GradientEdge],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    *,
+    retain: bool = False,
+    graph: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Return what `torch.autograd.grad` returns with `allow_unused`: None for an input that no output depends on.
+
+    Plain tensors on a CPU go to the engine of autograd at once. The checks of `torch.autograd.grad`, which are written
+    in Python, take as long as the backward pass of a small model. The engine compares shapes again.
+
+    Args:
+        outputs: functions of the inputs, or their edges in a graph.
+        inputs: the inputs.
+        cotangents: a tensor for every output, in its shape.
+        retain: keep the graph.
+        graph: compute the result inside a new graph.
+    """
+    if inputs[0].is_cpu and PLAIN.issuperset(map(type, (*outputs, *inputs))):
+        engine: Any = Variable._execution_engine
+        found: tuple[Tensor | None, ...] = engine.run_backward(
+            tuple(outputs), tuple(cotangents), retain or graph, graph, tuple(inputs), True, accumulate_grad=False
+        )
+        return found
+    return torch.autograd.grad(
+        outputs, inputs, cotangents, retain_graph=retain or graph, create_graph=graph, allow_unused=True
+    )
 
 
 def params_gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
@@ -22,7 +58,7 @@ def params_gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:
             "without .item(), .detach() or no_grad()"
         )
     whole = risk.sum() if risk.ndim else risk  # stacked runs do not depend on each other
-    found = torch.autograd.grad(whole, list(params.values()), create_graph=graph, allow_unused=True)
+    found = backward_pass([whole], list(params.values()), [torch.ones_like(whole)], graph=graph)
     return split(found, params)[0]
 
 

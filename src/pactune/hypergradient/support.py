@@ -99,7 +99,8 @@ class _Support:
         signs = map_tree(_signs, point)
         found = vjp([(self._moved, signs)], point, retain=True)[0]
         for name, value in found.items():
-            if not torch.allclose(value, slope[name] * signs[name], rtol=COUPLED, atol=COUPLED, equal_nan=True):
+            alone = slope[name] * signs[name]
+            if not (torch.equal(value, alone) or torch.allclose(value, alone, COUPLED, COUPLED, equal_nan=True)):
                 raise GradientError(
                     f"the `prox` of {name!r} moves an element depending on others, as with a norm of a group, so that "
                     "implicit differentiation does not apply; use Truncated, Windowed or ForwardMode"

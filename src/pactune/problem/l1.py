@@ -66,5 +66,5 @@ class L1(PerParameter):
 
 
 def _clipped(value: Tensor, bound: Tensor) -> Tensor:
-    """Return a tensor clipped to ±bound, differentiable in both."""
-    return torch.maximum(torch.minimum(value, bound), -bound)
+    """Return a tensor clipped to ±bound, a bound that is not negative; differentiable in both."""
+    return torch.clamp(value, -bound, bound)

@@ -130,7 +130,7 @@ def _listed(tasks: Any) -> list[Any]:
 
 def _layout(task: TaskData) -> tuple[Nesting, list[Any]]:
     """Return how the rows of a task look: nesting, types and shapes, without the number of rows."""
-    leaves, nesting = flatten(tuple(source.first().data for source in task))
+    leaves, nesting = flatten((task.train.first().data, task.valid.first().data))
     return nesting, [(leaf.dtype, leaf.shape[1:]) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 

@@ -60,7 +60,8 @@ class ChainStates:
         """
         states, drawn = starts or self.starts(hyper)
         first = self.rounds * plan.inner_steps
-        phase = Streams(0).key("stride", self.rounds) % plan.path_stride  # without the run's seed: runs share it
+        stride = plan.path_stride
+        phase = Streams(0).key("stride", self.rounds) % stride if stride > 1 else 0  # no seed: runs share the phase
         mine = self.ranks.own_chains(self.chains)
 
         def step_data_at(t: int) -> list[StepData]:

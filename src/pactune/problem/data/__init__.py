@@ -22,6 +22,8 @@ from pactune.problem.data.workers import WorkerSettings
 
 __all__ = ["Batch", "BatchSizes", "Source", "Stream", "as_source", "in_type", "move"]
 
+STRUCTURES = (tuple, list, dict, Tensor)  # the usual data, which hold tensors
+
 
 class BatchSizes(NamedTuple):
     """The sizes of a problem's mini-batches; None takes all rows.
@@ -66,6 +68,22 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
     if batch_size is not None:
         name = "batch_size" if role == "train" else f"{role}_batch_size"
         check_count(name, batch_size, words="at least 1", none="for all rows")
+    if type(data) not in STRUCTURES and (source := _made_by_others(data, role, device, batch_size)) is not None:
+        return source
+    leaves = flatten(data)[0]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    others = [leaf for leaf in leaves if leaf is not None and not isinstance(leaf, Tensor)]
+    if others or not tensors:
+        raise DataError(
+            f"`{role}` must be a tensor, a tuple, dict or dataclass of tensors, a Dataset or a DataLoader, got "
+            f"{_kind(data)}; turn arrays into tensors with torch.as_tensor"
+        )
+    _check_tensors(tensors, role, device)
+    return TensorRows((data,) if isinstance(data, Tensor) else data, tensors, batch_size=batch_size)
+
+
+def _made_by_others(data: Any, role: str, device: torch.device, batch_size: int | None) -> Source | None:
+    """Return the source of a `Dataset`, a `DataLoader` or a `Stream`, and a source itself; None for tensors."""
     if isinstance(data, Source):
         return data
     if isinstance(data, IterableDataset):
@@ -82,15 +100,7 @@ def as_source(data: Any, *, role: str, device: torch.device, batch_size: int | N
         if length_of(data) == 0:
             raise DataError(f"`{role}` is empty: it needs at least one row")
         return DatasetRows(data, device=device, batch_size=batch_size)
-    leaves = flatten(data)[0]
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    if not tensors or any(leaf is not None for leaf in leaves if not isinstance(leaf, Tensor)):
-        raise DataError(
-            f"`{role}` must be a tensor, a tuple, dict or dataclass of tensors, a Dataset or a DataLoader, got "
-            f"{_kind(data)}; turn arrays into tensors with torch.as_tensor"
-        )
-    _check_tensors(tensors, role, device)
-    return TensorRows((data,) if isinstance(data, Tensor) else data, batch_size=batch_size)
+    return None
 
 
 def _check_tensors(tensors: Sequence[Tensor], role: str, device: torch.device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError
-from pactune.nested import map_tensors, tensors_in
+from pactune.nested import map_tensors
 from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
 from pactune.problem.data.take_rows import take_rows
 from pactune.problem.data.taken import TakenRows, take_once
@@ -59,7 +59,7 @@ class Indexed(Source):
         """Return the rows of `index` as one batch on the model's device."""
 
     def _make(self, index: Tensor) -> Batch:
-        return Batch(self._take(index), len(index), index)
+        return Batch(self._take(index), index.shape[0], index)
 
     def _whole(self) -> Batch:
         """Return all rows as one batch; it is cached."""
@@ -204,18 +204,24 @@ class _Subset(Indexed):
 class TensorRows(Indexed):
     """Rows of tensors that are all in memory, in a tuple, a dict or any other structure that `nested` knows.
 
+    Args:
+        data: all rows.
+        tensors: the tensors in `data`.
+        batch_size: rows per mini-batch; None takes all rows.
+
     Attributes:
         data: all rows.
     """
 
     draws = False
 
-    def __init__(self, data: Any, *, batch_size: int | None) -> None:
-        self.data, self._tensors = data, tensors_in(data)
-        super().__init__(len(self._tensors[0]), batch_size=batch_size, shuffle=True, drop_last=False)
+    def __init__(self, data: Any, tensors: Sequence[Tensor], *, batch_size: int | None) -> None:
+        self.data, self._tensors = data, tensors
+        super().__init__(tensors[0].shape[0], batch_size=batch_size, shuffle=True, drop_last=False)
 
     def _take(self, index: Tensor) -> Any:
-        if len(index) == self.rows and ((every := whole(self.rows)) is index or torch.equal(index, every)):
+        every = whole(self.rows)
+        if index is every or (index.shape == every.shape and torch.equal(index, every)):
             return self.data
         return map_tensors(self.data, lambda tensor: take_rows(tensor, index))
 

@@ -43,17 +43,18 @@ class BatchJoiner:
 
 
 def _join(batches: Sequence[Batch], *, compare: bool) -> Batch:
-    first, flat = batches[0], [flatten((batch.data, batch.numbers)) for batch in batches]
+    first, flat = batches[0], [flatten(batch.data) for batch in batches]
     leaves, nesting = flat[0]
     if any(other != nesting for _, other in flat) or other_leaf(leaves):
         raise DataError("mini-batches can be joined if they are made alike and hold tensors alone")
-    columns = [_joined_column(column, compare=compare) for column in zip(*(own for own, _ in flat), strict=True)]
+    parts = [*zip(*(own for own, _ in flat), strict=True), [batch.numbers for batch in batches]]
+    columns = [_joined_column(column, compare=compare) for column in parts]
     tensors = [(value, shared) for value, shared in columns if isinstance(value, Tensor)]
     shared = frozenset(i for i, (_, shared) in enumerate(tensors) if shared)
     if len(shared) == len(tensors):
         return first
-    data, numbers = nesting.restore([value for value, _ in columns])
-    return Batch(data, first.rows, numbers, stacked=True, shared=shared)
+    *values, numbers = [value for value, _ in columns]
+    return Batch(nesting.restore(values), first.rows, numbers, stacked=True, shared=shared)
 
 
 def _joined_column(column: Sequence[Any], *, compare: bool) -> tuple[Any, bool]:
