@@ -48,7 +48,7 @@ NUMBERS = [
     Numbers(["docs/guides/distributed.md"], allowed=others.DISTRIBUTED_ALLOWED),
     Numbers(["docs/guides/feature-selection.md", "docs/evidence/selection.md"], selection.claims, selection.ALLOWED),
     Numbers([GAINS, PERFORMANCE], others.folds_and_tasks),
-    Numbers([GAINS], front_door.claims),
+    Numbers([GAINS], front_door.claims, front_door.ALLOWED),
     Numbers(["docs/guides/monitor.md", GAINS], others.monitor, others.MONITOR_ALLOWED),
     Numbers([DECAYS], decays.claims, decays.ALLOWED),
     Numbers(["docs/evidence/method.md"], decays.method, [*others.METHOD_ALLOWED, *decays.METHOD_ALLOWED]),

@@ -6,7 +6,7 @@ from typing import Any
 
 from claims.text import n, read
 
-__all__ = ["claims"]
+__all__ = ["ALLOWED", "claims"]
 
 SETTINGS = {
     "breast cancer, 80 rows, linear": "breast-cancer",
@@ -15,6 +15,8 @@ SETTINGS = {
     "MNIST, 100 rows, linear": "mnist-linear",
     "MNIST, 100 rows, MLP 784-128-10": "mnist-mlp",
 }
+ALLOWED = ["the learning rate η is 0.018", "| ηλ = 0 | ηλ = 0.001 | ηλ = 0.0034 |"]  # settings
+WORDS = {10: "ten", 25: "twenty-five", 50: "fifty"}
 WAYS = ("tune", "plain", "one_decay", "logistic_regression_cv", "mlp_classifier")
 
 
@@ -31,7 +33,33 @@ def claims() -> list[str]:
         cells = " | ".join(n(found[way], ".1f") for way in WAYS)
         rows.append(f"| {words} | {cells} | {n(found['seconds'], '.0f')} |")
     gap = _summary("wine")["tune − logistic_regression_cv"]
-    return [*rows, f"on wine by {n(-gap['mean'], '.1f')} ± {n(gap['half_width'], '.1f')} points", *_networks()]
+    wine = f"on wine by {n(-gap['mean'], '.1f')} ± {n(gap['half_width'], '.1f')} points"
+    return [*rows, wine, *_networks(), *_mini_batches()]
+
+
+def _mini_batches() -> list[str]:
+    """Return the rows about mini-batches, and the sentence about averages and steps."""
+    runs = read("benchmarks/results/mini_batches.json")["runs"]
+    decays = ((0.0, "weights"), (1e-3, "all"), (3.4e-3, "all"))
+
+    def course(kind: str, *setting: Any) -> list[float]:
+        own = [r[kind] for r in runs if (r["batch"], r["rate"], r["shrink"], r["of"]) == setting]
+        return [sum(column) / len(own) for column in zip(*own, strict=True)]
+
+    settings = {batch: [(batch, 0.018, *decay) for decay in decays] for batch in (10, 25, 50)}
+    rows = [
+        f"| {WORDS[batch]} images | " + " | ".join(n(course("average", *one)[-1], ".1f") for one in own) + " |"
+        for batch, own in settings.items()
+    ]
+    small = settings[10] + settings[25]
+    below = [course("average", *one)[-1] - course("iterate", *one)[-1] for one in small]
+    late = [course("average", *one)[2:] for one in small]
+    change = max(max(values) - min(values) for values in late)
+    return [
+        *rows,
+        f"the last iterates are {n(min(below), '.1f')} to {n(max(below), '.1f')} points below their average",
+        f"changes by at most {n(change, '.1f')} points",
+    ]
 
 
 def _networks() -> list[str]:

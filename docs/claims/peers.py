@@ -30,7 +30,20 @@ def claims() -> list[str]:
         for peer in peers:
             cells = " | ".join(_ratio(ratios[peer][way]) for way in WAYS)
             rows.append(f"| {words} | {peer} | {cells} |")
-    return [*rows, *_bilevel()]
+    return [*rows, *_gpu(), *_bilevel()]
+
+
+def _gpu() -> list[str]:
+    ratios = read("benchmarks/results/peers_meta_weight_net_gpu.json")["÷"]
+    names = {
+        "betty": "Betty, finite differences",
+        "by hand": "a loop by hand, double backward",
+        "by hand, forward mode": "a loop by hand, forward mode",
+    }
+    return [
+        f"| {words} | {_ratio(ratios[peer]['own loop'])} | {_ratio(ratios[peer]['eager'])} |"
+        for peer, words in names.items()
+    ]
 
 
 def _bilevel() -> list[str]:
