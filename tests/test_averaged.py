@@ -144,8 +144,14 @@ def test_wrong_settings_are_refused(inner: Any, beta: float, words: str) -> None
 def test_a_model_that_trains_long_is_an_average(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_door, "trains_long", lambda problem: True)
     monkeypatch.setattr(front_door, "candidates", lambda *_, **__: [Scalars(0.0), Scalars(0.1)])
+    sizes: list[int] = []
+    in_batches = pt.Problem.with_mini_batches
+    monkeypatch.setattr(pt.Problem, "with_mini_batches", lambda own, size: sizes.append(size) or in_batches(own, size))
     (x, y), settings = rows(60), {"inner_steps": 2, "folds": 3, "engine": "eager", "progress": False}
+    pt.tune(network(), (x, y), loss=cross_entropy, batch_size=30, **settings)  # type: ignore[arg-type]
+    assert sizes == []
     result = pt.tune(network(), (x, y), loss=cross_entropy, test=(x, y), **settings)  # type: ignore[arg-type]
+    assert sizes == [16]
     assert "Averaged" in str(result.settings["inner"])
     last = (result.rows or result.plain_rows)[-1]
     with torch.no_grad():

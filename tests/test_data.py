@@ -149,6 +149,24 @@ def test_drop_last_drops_the_short_batch_but_evaluates_all() -> None:
 
 
 @pytest.mark.usefixtures("rng_untouched")
+def test_mini_batches_of_one_size_leave_out_other_rows_in_every_epoch() -> None:
+    given = source((torch.arange(10.0),)).with_mini_batches(4)
+    batches = rows_of(given, 20)
+    assert {len(batch) for batch in batches} == {4}
+    for first, second in zip(batches[::2], batches[1::2], strict=True):
+        assert len({*first, *second}) == 8  # an epoch of two batches
+    assert len({row for batch in batches for row in batch}) == 10
+    assert sum(batch.rows for batch in given.evaluation()) == 10
+    assert {len(batch) for batch in rows_of(given.subset(torch.arange(7)), 6)} == {4}
+    assert {len(batch) for batch in rows_of(given.subset(torch.arange(3)), 2)} == {3}
+    assert {len(batch) for batch in rows_of(given.with_mini_batches(20), 2)} == {10}
+
+
+def test_a_loader_keeps_its_own_mini_batches() -> None:
+    own = source(loader(sampler=Backwards()))
+    assert own.with_mini_batches(2) is own
+
+
 def test_augmentation_is_a_function_of_seed_and_step() -> None:
     given = source(Noisy(), batch_size=SIZE)
     first = rows_of(given, 4)

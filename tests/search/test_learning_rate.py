@@ -13,7 +13,14 @@ from torch.nn import functional as F  # noqa: N812
 import pactune as pt
 from pactune.engines import as_engine
 from pactune.search.decays import with_decay
-from pactune.search.learning_rate import LIMIT, SHARES, _falls, find_learning_rate, largest_curvature
+from pactune.search.learning_rate import (
+    AVERAGED_LIMIT,
+    LIMIT,
+    SHARES,
+    _falls,
+    find_learning_rate,
+    largest_curvature,
+)
 from pactune.stacking.runner import Runner
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -109,3 +116,15 @@ def test_a_risk_that_cannot_fall_is_refused() -> None:
 )
 def test_a_path_falls_if_it_ends_lower_and_never_rises_much(path: list[float], wanted: bool) -> None:
     assert _falls(path) is wanted
+
+
+def test_the_rate_of_an_average_may_be_larger() -> None:
+    """Where iterates oscillate, their average falls steadily."""
+    given = problem()
+
+    def averaged(rate: float) -> pt.Averaged:
+        return pt.Averaged(pt.SGD(rate, momentum=0.9), beta=0.995)
+
+    rate = find_learning_rate(given, averaged, Runner(as_engine("eager", given)), 0)
+    assert any(rate == pytest.approx(share * AVERAGED_LIMIT / largest_curvature(given)) for share in SHARES)
+    assert rate > found(given)
