@@ -117,6 +117,7 @@ SHORT: Losses = {"loss": F.cross_entropy}
 WAYS = {
     "decay": Way(lambda model: pt.WeightDecay(model, per="tensor", init=0.2), SHORT),
     "positive decay": Way(lambda model: pt.WeightDecay(model, per="tensor", init=0.2, positive=True), SHORT),
+    "decay of no bias": Way(lambda model: pt.WeightDecay(model, per="global", init=0.2, biases=False), SHORT),
     "correlated inputs": Way(correlated, SHORT),
     "decay and rates": Way(joined, SHORT),
     "l1": Way(lambda model: pt.L1(model, per="tensor", init=0.05), SHORT),

@@ -42,6 +42,8 @@ MODULES: dict[str, Any] = {
     "per element": lambda model: pt.WeightDecay(model, per="element", init=0.3, positive=True),
     "per tensor": lambda model: pt.WeightDecay(model, per="tensor", init=1e-4, positive=True),
     "global": lambda model: pt.WeightDecay(model, per="global", init=40.0, positive=True),
+    "no biases": lambda model: pt.WeightDecay(model, per="tensor", init=0.3, positive=True, biases=False),
+    "global without biases": lambda model: pt.WeightDecay(model, per="global", init=0.3, biases=False),
 }
 
 
@@ -158,6 +160,7 @@ MISTAKES = {
     "decay of zero": Case(lambda: pt.WeightDecay(network(), init=0.0, positive=True), S, "`init`"),
     "negative decay": Case(lambda: pt.WeightDecay(network(), init=-0.1, positive=True), S, "`init`"),
     "positive is a number": Case(lambda: pt.WeightDecay(network(), positive=1), S, "`positive`"),
+    "biases is a number": Case(lambda: pt.WeightDecay(network(), biases=0), S, "`biases`"),
 }
 
 

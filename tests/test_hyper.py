@@ -39,6 +39,27 @@ def test_weight_decay(per: Any, count: int) -> None:
         torch.testing.assert_close(decay.penalty_gradient(params)[name], gradient)
 
 
+@pytest.mark.parametrize(("per", "count"), [("element", 35), ("tensor", 2), ("global", 1)])
+def test_a_decay_may_leave_biases_out(per: Any, count: int) -> None:
+    model = network()
+    decay = pt.WeightDecay(model, per=per, init=0.3, biases=False)
+    assert sum(p.numel() for p in decay.parameters()) == count
+    assert "biases=False" in repr(decay)
+    params = params_of(model)
+    weights = {name: p for name, p in params.items() if p.ndim == 2}
+    assert decay.penalty_gradient(params).keys() == weights.keys()
+    wanted = 0.15 * sum(float((p**2).sum()) for p in weights.values())
+    assert float(decay.penalty(params).detach()) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_model_that_trains_only_biases_is_decayed_whole() -> None:
+    model = nn.Linear(3, 2)
+    model.weight.requires_grad_(requires_grad=False)
+    decay = pt.WeightDecay(model, per="tensor", init=0.3, biases=False)
+    assert list(decay.values) == ["bias"]
+    assert "biases" not in repr(decay)
+
+
 @pytest.mark.parametrize("per", ["element", "tensor", "global"])
 def test_learning_rates_start_at_one_and_stay_positive(per: Any, make: Any) -> None:
     model = network()

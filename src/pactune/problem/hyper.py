@@ -54,6 +54,16 @@ def _key(name: str) -> str:
     return name.replace(".", "/")
 
 
+def _is_bias(name: str) -> bool:
+    """Return True for the name of a bias, as the modules of PyTorch name theirs.
+
+    >>> [_is_bias(name) for name in ("0.bias", "rnn.bias_ih_l0", "attention.in_proj_bias", "0.weight")]
+    [True, True, True, False]
+    """
+    own = name.rpartition(".")[2]
+    return own.startswith("bias") or own.endswith("bias")
+
+
 def _trainable(model: object) -> Params:
     """Return the trainable parameters of a model; raise if there is none."""
     own = as_module("model", model)
@@ -142,6 +152,8 @@ class WeightDecay(PerParameter):
         per: "element", "tensor" or "global".
         init: the initial value of λ; None is 0, and 0.001 if `positive`.
         positive: λ is the softplus of the parameters of this module, so that no step makes it negative.
+        biases: False decays no bias, unless the model trains nothing else. A decay of an intercept pulls predictions
+            away from the frequencies of the classes, or from the mean of the targets.
 
     Example:
         >>> decay = WeightDecay(nn.Linear(3, 2), per="tensor", init=0.1)
@@ -152,14 +164,32 @@ class WeightDecay(PerParameter):
     """
 
     def __init__(
-        self, model: nn.Module, *, per: Granularity = "element", init: float | None = None, positive: bool = False
+        self,
+        model: nn.Module,
+        *,
+        per: Granularity = "element",
+        init: float | None = None,
+        positive: bool = False,
+        biases: bool = True,
     ) -> None:
         check_flag("positive", positive)
+        check_flag("biases", biases)
         start = (SMALL_DECAY if positive else 0.0) if init is None else init
         if positive:
             check_number("init", start, POSITIVE)
         super().__init__(model, per=per, init=inverse_softplus(start) if positive else start)
         self.positive = positive
+        names = list(_trainable(model))
+        decayed = [name for name in names if biases or not _is_bias(name)] or names
+        self._left_out = frozenset(names) - frozenset(decayed)
+        if per != "global":
+            for name in self._left_out:
+                del self.values[_key(name)]
+
+    def _matched(self, params: Params) -> Params:
+        """Return the value of each decayed parameter, by the parameter's name."""
+        found = super()._matched(params)
+        return {name: value for name, value in found.items() if name not in self._left_out} if self._left_out else found
 
     def decays(self, params: Params) -> Params:
         """Return λ by parameter name."""
@@ -196,8 +226,8 @@ class WeightDecay(PerParameter):
         return {name: decay * vector[name] for name, decay in self.decays(params).items()}
 
     def extra_repr(self) -> str:
-        """Return the granularity and the sign constraint, for `repr`."""
-        return f"{super().extra_repr()}{', positive=True' if self.positive else ''}"
+        """Return the granularity, the sign constraint and whether biases are left out, for `repr`."""
+        return f"{super().extra_repr()}{', positive=True' * self.positive}{', biases=False' * bool(self._left_out)}"
 
 
 class LearningRates(PerParameter):

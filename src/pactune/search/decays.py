@@ -35,13 +35,13 @@ WORTH = 0.98  # more rounds are worth it if the later ones lowered the score to 
 
 
 def with_decay(model: nn.Module, hyper: nn.Module | None, decay: float) -> nn.ModuleDict:
-    """Return one decay for all parameters of a model, beside the user's hyperparameters."""
+    """Return one decay for all parameters of a model but its biases, beside the user's hyperparameters."""
     own = {} if hyper is None else {"hyper": hyper}
-    return nn.ModuleDict({"decay": WeightDecay(model, per="global", init=decay), **own})
+    return nn.ModuleDict({"decay": WeightDecay(model, per="global", init=decay, biases=False), **own})
 
 
 class Scalars(NamedTuple):
-    """A candidate of the search: one decay for all parameters, and the strength of `CorrelatedInputs`, 0 for none."""
+    """A candidate of the search: one decay, and the strength of `CorrelatedInputs`, 0 for none."""
 
     decay: float
     pull: float = 0.0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pactune.problem import Problem
 from pactune.problem.correlated_inputs import CorrelatedInputs
 from pactune.problem.data import Source
-from pactune.problem.hyper import SMALL_DECAY, WeightDecay
+from pactune.problem.hyper import SMALL_DECAY, Granularity, WeightDecay
 from pactune.rounds.run_states import RunStates
 from pactune.search.decays import Scalars
 from pactune.search.rows import HeldOutFold
@@ -34,13 +34,14 @@ def many_hyperparameters(
 ) -> nn.ModuleDict:
     """Return the hyperparameters that are tuned by gradient, at their start.
 
-    A user's `hyper` is tuned beside one decay. Without one, every tensor has its decay, and `inputs` adds the pull of
-    correlated inputs. All start at the best scalars, and no decay can become negative.
+    A user's `hyper` is tuned beside one decay. Without one, every tensor that is no bias has its decay, and `inputs`
+    adds the pull of correlated inputs. All start at the best scalars, and no decay can become negative.
     """
-    decay = max(start.decay, SMALL_DECAY)
+    per: Granularity = "tensor" if hyper is None else "global"
+    decay = WeightDecay(model, per=per, init=max(start.decay, SMALL_DECAY), positive=True, biases=False)
     if hyper is not None:
-        return nn.ModuleDict({"decay": WeightDecay(model, per="global", init=decay, positive=True), "hyper": hyper})
-    found: dict[str, nn.Module] = {"decay": WeightDecay(model, per="tensor", init=decay, positive=True)}
+        return nn.ModuleDict({"decay": decay, "hyper": hyper})
+    found: dict[str, nn.Module] = {"decay": decay}
     if inputs is not None:
         found["inputs"] = inputs.at_strength(start.pull or SMALL_PULL)
     return nn.ModuleDict(found)

@@ -72,8 +72,8 @@ def tune(
     """Train a model, and choose everything else: the learning rate, the steps, one decay, then many by gradient.
 
     Three procedures are compared on rows that none of them was chosen by: plain training that stops in time, one decay
-    for all parameters, and hyperparameters tuned by gradient from the best scalars on. The best one then trains on all
-    rows.
+    for all parameters but the biases, and hyperparameters tuned by gradient from the best scalars on. The best one then
+    trains on all rows.
 
     Args:
         model: any `nn.Module`. It starts at its present parameters and ends as the kept model, in `eval()` mode.
@@ -84,8 +84,8 @@ def tune(
             row numbers `(train, valid)`.
         groups: the group of every row, for a splitter that keeps groups together.
         hyper: hyperparameters of your own, which are tuned by gradient beside one decay. None tunes one decay per
-            parameter tensor. If the first layer is an `nn.Linear` of more inputs than there are rows, it also tunes the
-            strength of `CorrelatedInputs`.
+            parameter tensor that is no bias. If the first layer is an `nn.Linear` of more inputs than there are rows,
+            it also tunes the strength of `CorrelatedInputs`.
         metric: a function `metric(predictions, targets)`, for which larger is better unless it has an attribute
             `higher_is_better = False`; or the name of a scikit-learn scorer. None is the accuracy for classes and the
             loss otherwise.
