@@ -74,6 +74,8 @@ CASES: dict[str, dict[str, Any]] = {
     "tensor": {"hyper": lambda model: pt.WeightDecay(model, per="tensor", init=0.1)},
     "global": {"hyper": lambda model: pt.WeightDecay(model, per="global", init=0.1)},
     "positive": {"hyper": lambda model: pt.WeightDecay(model, init=0.1, positive=True)},
+    "no biases": {"hyper": lambda model: pt.WeightDecay(model, init=0.1, biases=False)},
+    "no biases, global": {"hyper": lambda model: pt.WeightDecay(model, per="global", init=0.1, biases=False)},
     "two decays": {"hyper": two_decays},
     "module of a user": {"hyper": Ridge},
     "stride": {"path_stride": 5},
