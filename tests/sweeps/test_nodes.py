@@ -105,7 +105,9 @@ def test_cells_of_a_killed_node_go_on_elsewhere(cluster: Any, tmp_path: Path) ->
     assert places[killed[0]][-1][0] != second.node_id
     lines = read_journal(root / "cells" / killed[0])
     resumed = next(line for line in lines if line["kind"] == "resume")
-    assert 3 <= resumed["outer_steps_done"] < STEPS
+    assert (
+        2 <= resumed["outer_steps_done"] < STEPS
+    )  # a row is written before its checkpoint, which the kill may prevent
     assert [line["outer_step"] for line in lines if line["kind"] == "row"] == list(range(1, STEPS + 1))
 
     for cell in found.cells:
