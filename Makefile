@@ -49,6 +49,7 @@ bench-steps: $(STAMP)
 bench-gpu: $(STAMP)
 	-$(PIP) -e '.[bench]'
 	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/mini_batches_gpu.py --output benchmarks/results/mini_batches.json
 	$(BIN)/python benchmarks/peers/meta_weight_net_gpu.py
 	$(BIN)/python benchmarks/auto_zeta.py --device cuda --models 'linear 784-10' --outer-steps 20 5 --inner-steps 100 1000
 	for draw in 0 1 2; do $(BIN)/python benchmarks/front_door_gpu.py --draw $$draw --output front_door_resnet18.json; done

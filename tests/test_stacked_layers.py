@@ -159,10 +159,16 @@ def test_stacked_networks_give_the_runs_of_single_ones(name: str, monkeypatch: p
                 torch.testing.assert_close(one.model.state_dict()[key], value, rtol=1e-6, atol=1e-9)
 
 
-def test_stacked_networks_on_a_cpu_run_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+def refusal(caplog: pytest.LogCaptureFixture) -> str:
+    """Return what is logged when two runs start."""
+    grid = {"zeta": [0.0], "draw": [0, 1]}
     with caplog.at_level("INFO"):
-        pt.fit_grid(build, {"zeta": [0.0], "draw": [0, 1]}, outer_steps=1, engine="traced", progress=False)
-    assert "a model with convolutions or batch normalisation is not faster stacked on a CPU" in caplog.text
+        pt.fit_grid(build, grid, outer_steps=1, engine="traced", progress=False)
+    return caplog.text
+
+
+def test_stacked_networks_on_a_cpu_run_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    assert "a model with convolutions or batch normalisation is not faster stacked on a CPU" in refusal(caplog)
 
 
 def test_networks_whose_convolutions_are_large_are_not_stacked(
@@ -170,9 +176,7 @@ def test_networks_whose_convolutions_are_large_are_not_stacked(
 ) -> None:
     monkeypatch.setattr(structure, "has_stacked_layers", lambda model: False)
     monkeypatch.setattr(layers, "LARGEST", 100)
-    with caplog.at_level("INFO"):
-        pt.fit_grid(build, {"zeta": [0.0], "draw": [0, 1]}, outer_steps=1, engine="traced", progress=False)
-    assert "runs are not stacked: NotImplementedError: a convolution of images" in caplog.text
+    assert "runs are not stacked: NotImplementedError: a convolution of images" in refusal(caplog)
 
 
 def test_wrong_statistics_are_seen_by_the_trial(
@@ -181,9 +185,17 @@ def test_wrong_statistics_are_seen_by_the_trial(
     monkeypatch.setattr(structure, "has_stacked_layers", lambda model: False)
     wrong = lambda x, mean, var, *rest, **more: batch_norm(x, mean.clone(), var, *rest, **more)  # noqa: E731
     monkeypatch.setitem(layers._FORMS, F.batch_norm, wrong)
-    with caplog.at_level("INFO"):
-        pt.fit_grid(build, {"zeta": [0.0], "draw": [0, 1]}, outer_steps=1, engine="traced", progress=False)
-    assert "do not give the risks that each gives alone" in caplog.text
+    assert "do not give the risks that each gives alone" in refusal(caplog)
+
+
+@pytest.mark.parametrize("layer", [nn.Conv1d(2, 3, 2), nn.ConvTranspose1d(2, 3, 2)])
+def test_convolutions_of_other_kinds_are_those_of_torch_and_can_be_refused(layer: nn.Module) -> None:
+    x = torch.randn(4, 2, 5)
+    wanted = layer(x)
+    with StackedLayers():
+        torch.testing.assert_close(layer(x), wanted)
+        with only_products(), pytest.raises(NotImplementedError, match="is not faster stacked"):
+            layer(x)
 
 
 @pytest.mark.parametrize("axes", [4, 5])

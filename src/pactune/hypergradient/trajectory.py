@@ -184,13 +184,14 @@ class Trajectory:
             linearized = self.linearize(record, graph=graph)
         slots, numbers = state.slots if self.dynamics.differentiable else {}, self.numbers(state, record.data)
         arguments = StepArguments(state.params, slots, linearized.gradient, record.hyper, record.data.noise, numbers)
-        parts = self.problem, self.dynamics.pull_back_form(), arguments, adjoint.params, adjoint.slots
-        by_hyper, found = pull_back_dynamics(*parts)
+        form = self.dynamics.pull_back_form()
+        by_hyper, found = pull_back_dynamics(self.problem, form, arguments, adjoint.params, adjoint.slots)
         if slopes:
             by_loss, before = self._mixed_product(record, found.gradient), None
         else:
-            wanted = [*([linearized.params] * to_state), *([linearized.hyper] * self.problem.enters_losses)]
-            products = edge_vjp(linearized.edges, found.gradient, *wanted)
+            params = [linearized.params] if to_state else []
+            lambdas = [linearized.hyper] if self.problem.enters_losses else []
+            products = edge_vjp(linearized.edges, found.gradient, *params, *lambdas)
             before = Adjoint(add(found.params, products[0]), found.slots) if to_state else None
             by_loss = products[-1] if self.problem.enters_losses else {}
         return add(by_hyper, by_loss) if by_hyper and by_loss else by_hyper or by_loss, before

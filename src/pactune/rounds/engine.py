@@ -17,7 +17,7 @@ from pactune.rounds.chain import Carry, Chain, ChainEnd
 from pactune.rounds.online import OnlineStep, root_gradients
 from pactune.trees import Params, clone
 
-__all__ = ["ORDERED", "Engine", "RoundChain", "log"]
+__all__ = ["CHANGED", "ORDERED", "Engine", "RoundChain", "log"]
 
 ORDERED = "a DataLoader with a sampler of its own is read once and in order"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,6 @@ __all__ = [
     "StackedLayers",
     "batch_norm",
     "conv2d",
-    "full_precision",
     "has_stacked_layers",
     "layers_for",
     "only_products",
@@ -55,24 +55,12 @@ def has_stacked_layers(model: nn.Module) -> bool:
 
 @contextmanager
 def only_products() -> Iterator[None]:
-    """Refuse convolutions that are not computed as one product, for which stacked runs are slow."""
+    """Refuse all convolutions that are not computed as one product: stacked, they are slow."""
     token = _only_products.set(True)
     try:
         yield
     finally:
         _only_products.reset(token)
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Compute without TF32, in which the convolutions of single runs differ from the products of stacked ones."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, matmul.allow_tf32
-    cudnn.allow_tf32 = matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        cudnn.allow_tf32, matmul.allow_tf32 = before
 
 
 class _Axis(NamedTuple):
@@ -126,13 +114,13 @@ def conv2d(
     strides, dilations = _pair(stride), _pair(dilation)
     paddings = _paddings(padding, weight.shape[2:], dilations)
     if groups != 1 or x.ndim != 4 or paddings is None:
-        return _other(x, weight, bias, stride, padding, dilation, groups)
+        return _other(torch.conv2d, x, weight, bias, stride, padding, dilation, groups)
     sizes = zip(x.shape[2:], weight.shape[2:], strides, paddings, dilations, strict=True)
     rows, columns = (_Axis.of(*size) for size in sizes)
     kernel = weight[:, :, rows.first : rows.first + rows.taps, columns.first : columns.first + columns.taps]
     flat = kernel.permute(0, 2, 3, 1).reshape(len(weight), -1)
     if x.shape[0] * rows.places * columns.places * flat.shape[1] * x.element_size() > LARGEST:
-        return _other(x, weight, bias, stride, padding, dilation, groups)
+        return _other(torch.conv2d, x, weight, bias, stride, padding, dilation, groups)
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, columns.before, columns.after, rows.before, rows.after))
     for axis, taps, step, gap in zip((1, 2), (rows.taps, columns.taps), strides, dilations, strict=True):
         pixels = pixels.unfold(axis, gap * (taps - 1) + 1, step)[..., ::gap]  # the taps become the last axis
@@ -172,18 +160,23 @@ def batch_norm(
     return torch.addcmul(shift.reshape(shape), x, factor.reshape(shape))
 
 
-_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {torch.conv2d: conv2d, F.batch_norm: batch_norm}
+def _other(function: Callable[..., Tensor], x: Tensor, *settings: Any, **named: Any) -> Tensor:
+    """Return a convolution as `torch.vmap` computes it."""
+    if _only_products.get():
+        raise NotImplementedError(f"a convolution of images of shape {tuple(x.shape)} is not faster stacked")
+    return function(x, *settings, **named)
+
+
+_OTHERS = (torch.conv1d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.conv2d: conv2d,
+    F.batch_norm: batch_norm,
+    **{function: partial(_other, function) for function in _OTHERS},
+}
 
 
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else tuple(value) * (2 // len(value))
-
-
-def _other(x: Tensor, *settings: Any) -> Tensor:
-    """Return a convolution as `torch.vmap` computes it."""
-    if _only_products.get():
-        raise NotImplementedError(f"a convolution of images of shape {tuple(x.shape)} is not faster stacked")
-    return torch.conv2d(x, *settings)
 
 
 def _paddings(padding: Any, kernel: Iterable[int], dilations: Iterable[int]) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pactune.engines.graph_options import GraphOptions
 from pactune.engines.snapshots import problem_snapshot, snapshots_equal
 from pactune.hypergradient.records import InnerState, StepData
 from pactune.parallel import SINGLE_RANK
@@ -20,13 +21,14 @@ from pactune.rounds.chain import ChainEnd
 from pactune.rounds.online import half_inverse_root
 from pactune.rounds.plan import OnStep, RoundOutcome, RoundRequest
 from pactune.rounds.round import combine
-from pactune.stacking.layers import full_precision, only_products
+from pactune.stacking.layers import only_products
 from pactune.stacking.stacked import StackedProblem, StackedRows
 from pactune.stacking.structure import problem_of
 from pactune.trees import Params, clone, scale, stack, unstack
 
 __all__ = ["Stack"]
 
+EXACT = GraphOptions(tf32=False)  # in TF32 the convolutions of single runs differ from the products of stacked ones
 TOLERANCE = 3e-4  # relative, in float32, between risks of stacked and single runs; rounding is far below
 
 
@@ -115,7 +117,7 @@ class Stack:
     def _agreements(self, request: RoundRequest, singles: Sequence[RoundRequest]) -> list[bool]:
         """Return True for every chain whose stacked risks equal those that it has alone."""
         (state,), (data,) = request.states, request.step_data_at(0)
-        with torch.no_grad(), full_precision():
+        with torch.no_grad(), EXACT.precision():
             found = _risks(self._problem, state, request.hyper, data)
             each = [
                 _risks(one.plan.trajectory.problem, start, one.hyper, met)
