@@ -64,15 +64,20 @@ def _mini_batches() -> list[str]:
 
 def _networks() -> list[str]:
     """Return the rows about ResNet-18, and the sentences about them."""
-    stored = [read(f"benchmarks/results/front_door_resnet18{end}.json") for end in ("", "_iterates")]
-    averaged, iterates = ({one["draw"]: one for one in found["draws"]} for found in stored)
-    rows = []
-    for draw, one in iterates.items():
-        tuned = n(averaged[draw]["tune"], ".1f") if draw in averaged else "not finished"
-        others = " | ".join(n(one[name]["accuracy"], ".1f") for name in ("one decay", "plain"))
-        rows.append(f"| draw {draw} | {tuned} | {n(one['tune'], '.1f')} | {others} |")
-    table = {row["model"]: row["accuracy"] for row in averaged[2]["table"]}
-    gain = 100 * (table["the tuned model"] - table["one decay"])
-    worse = iterates[2]["one decay"]["accuracy"] - averaged[2]["tune"]
-    means = f"{n(stored[1]['tune'], '.1f')} % where one decay has\n{n(stored[1]['one decay'], '.1f')} %"
-    return [*rows, means, f"{n(gain, '.1f')} points better on held-out rows and {n(worse, '.1f')}\npoints worse"]
+    found, short = (read(f"benchmarks/results/front_door_resnet18{end}.json") for end in ("", "_short"))
+
+    def row(label: str, values: list[float]) -> str:
+        return f"| {label} | " + " | ".join(n(value, ".1f") for value in values) + " |"
+
+    ways = ("one decay", "plain")
+    rows = [
+        row(f"draw {one['draw']}", [one["tune"], *(one[way]["accuracy"] for way in ways)]) for one in found["draws"]
+    ]
+    below = found["one decay"] - found["tune"]
+    first = " / ".join(n(one["tune"], ".1f") for one in short["draws"])
+    return [
+        *rows,
+        row("mean", [found["tune"], *(found[way] for way in ways)]),
+        f"{n(found['tune'], '.1f')} % in the mean, {n(below, '.2f')} points below one decay",
+        f"{first}, {n(short['one decay'] - short['tune'], '.2f')} points below one decay in the mean",
+    ]
