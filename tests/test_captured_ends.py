@@ -99,6 +99,29 @@ def test_captured_ends_are_the_eager_ends(case: str, captures: list[int], caplog
     assert not engine.unrecordable
 
 
+@pytest.mark.parametrize("faster", ["eager", "captured"])
+def test_a_slower_graph_of_an_end_is_measured_once_and_dropped(
+    faster: str, captures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def seconds(run: Any) -> float:
+        """Let the first function, the eager end, take as long as the name of the faster way says."""
+        run()
+        asked.append(run)
+        return 1.0 if (len(asked) == 1) == (faster == "eager") else 2.0
+
+    replays: list[object] = []
+    replay = end_graph.EndGraph.replay
+    monkeypatch.setattr(end_graph, "least_seconds", seconds)
+    monkeypatch.setattr(end_graph.EndGraph, "replay", lambda self, ends: replays.append(ends) or replay(self, ends))
+    eager, found = (history(make_tuner(one)) for one in ("eager", Captured(steps=4, only_if_faster=True)))
+    np.testing.assert_allclose(found.values, eager.values, rtol=1e-9, atol=1e-12)
+    assert captures == [1]
+    assert len(asked) == 2
+    assert len(replays) == (2 if faster == "eager" else 2 + 4)  # the check, the measurement, and every round
+
+
 def test_ends_with_and_without_a_measured_step_are_two_graphs(captures: list[int]) -> None:
     check_equal(inner_steps=11, path_stride=3)
     assert captures == [1, 1]

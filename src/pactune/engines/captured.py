@@ -51,6 +51,7 @@ class Captured(Engine):
         tf32: multiply in TF32, with about three digits; None keeps PyTorch's flags.
         autocast: run the models in "bfloat16" or "float16" where autocast considers it safe.
         channels_last: store images and their kernels in the channels-last memory format; otherwise they keep theirs.
+        only_if_faster: measure the graph of an end once, and run such ends eagerly if that is faster.
     """
 
     steps: int = 20
@@ -60,6 +61,7 @@ class Captured(Engine):
     tf32: bool | None = None
     autocast: Literal["bfloat16", "float16"] | None = None
     channels_last: bool = False
+    only_if_faster: bool = False
 
     _checks: list[StepGraph] = field(default_factory=list, init=False, repr=False)
     _pool: Pool = field(default=None, init=False, repr=False, compare=False)
@@ -101,7 +103,7 @@ class Captured(Engine):
         changed = self._changes.run(lambda: probes.extend(end.probe() for end in ends), problems)
         for problem in changed:
             self.mark_unrecordable(problems[problem])
-        graph = None if changed else self._ends.find(ends)
+        graph = None if changed else self._ends.find(ends, only_if_faster=self.only_if_faster)
         if graph is None:
             return eager
         found, replayed = graph.replay(ends)
@@ -122,8 +124,8 @@ class Captured(Engine):
         functions = [RoundEnd.of(chain, first) for chain in chains]
         if self._ends.knows(functions):
             return None
-        if self._ends.failed(functions):
-            return "capturing them failed"
+        if self._ends.stay_eager(functions):
+            return "capturing them failed or does not pay"
         if first == 0 and (reason := self._obstacle(round_chains)):  # otherwise the first steps have been captured
             return reason
         return next((found for one in round_chains if (found := round_end_obstacle(one, first))), None)

@@ -41,7 +41,7 @@ def as_engine(engine: str | Engine, problem: Problem) -> Engine:
     if not isinstance(engine, str) or engine not in ("auto", *NAMES):
         raise SettingError(f'`engine` must be "auto", {", ".join(map(repr, NAMES))} or an engine, got {shown(engine)}')
     if engine == "auto" and problem.device.type == "cuda":
-        return Captured()
+        return Captured(only_if_faster=True)
     if engine == "auto":
         small = sum(value.numel() for value in problem.parameters().values()) <= SMALL
         return Traced(after=WARM_UP, only_if_faster=True) if small else Eager()

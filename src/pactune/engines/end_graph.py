@@ -13,6 +13,7 @@ from pactune.engines.replayed_chain import static_copies
 from pactune.engines.replayed_end import ReplayedEnd
 from pactune.engines.round_end import RoundEnd
 from pactune.engines.segment import flat_function
+from pactune.engines.timing import least_seconds
 from pactune.engines.tracing import Program
 from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import ChainEnd
@@ -86,21 +87,25 @@ class EndGraphs:
 
     def __init__(self) -> None:
         self._graphs: list[EndGraph] = []
-        self._failed: list[InnerProblem] = []
+        self._eager: list[InnerProblem] = []  # problems whose ends are not captured
 
     def knows(self, functions: Sequence[RoundEnd]) -> bool:
         """Return True if these ends have been captured, for tensors of some shapes."""
         return any(graph.runs(functions) for graph in self._graphs)
 
-    def failed(self, functions: Sequence[RoundEnd]) -> bool:
-        """Return True if the end of one of these problems could not be captured."""
-        return any(function.trajectory.problem is failed for function in functions for failed in self._failed)
+    def stay_eager(self, functions: Sequence[RoundEnd]) -> bool:
+        """Return True if the end of one of these problems could not be captured, or is faster without a graph."""
+        return any(function.trajectory.problem is eager for function in functions for eager in self._eager)
 
-    def find(self, ends: list[ReplayedEnd]) -> EndGraph | None:
+    def find(self, ends: list[ReplayedEnd], *, only_if_faster: bool = False) -> EndGraph | None:
         """Return the graph of these ends; capture it if it is not there. Return None if they have to run eagerly.
 
         The graphs of other chains make room. If all graphs belong to these chains, their mini-batches have too many
         different sizes.
+
+        Args:
+            ends: the ends.
+            only_if_faster: keep a new graph only if it is faster than the eager ends.
         """
         problems = [end.problem for end in ends]
         if known := next((graph for graph in self._graphs if graph.matches(ends)), None):
@@ -112,11 +117,20 @@ class EndGraphs:
                 return None
             self._graphs.remove(other)
         graph = _captured(ends)
+        if graph is not None and only_if_faster and not _is_faster(graph, ends):
+            log.info("the ends of rounds run eagerly, which takes less time than a graph and its check")
+            graph = None
         if graph is None:
-            self._failed += problems
+            self._eager += problems
         else:
             self._graphs.append(graph)
         return graph
+
+
+def _is_faster(graph: EndGraph, ends: list[ReplayedEnd]) -> bool:
+    """Return True if a graph and its check take less time than eager ends. Large kernels leave nothing to gain."""
+    eager = least_seconds(lambda: [end.run() for end in ends])
+    return least_seconds(lambda: (graph.replay(ends), [end.probe() for end in ends])) < eager
 
 
 def _captured(ends: list[ReplayedEnd]) -> EndGraph | None:

@@ -54,10 +54,11 @@ class ReplayedEnd:
         A derivative may be a small difference of large parts, and its rounding is then large. So if the first
         comparison fails, a second eager run shows how far two correct results are apart.
         """
-        wanted, start = self._run(), Carry(self._start.carry.state, *self._path_sums(), {})
-        return ends_agree(found, wanted, start) or ends_agree(found, wanted, start, again=self._run())
+        wanted, start = self.run(), Carry(self._start.carry.state, *self._path_sums(), {})
+        return ends_agree(found, wanted, start) or ends_agree(found, wanted, start, again=self.run())
 
-    def _run(self) -> ChainEnd:
+    def run(self) -> ChainEnd:
+        """Return the end that the chain gives eagerly."""
         return self.function.run(self._start, self._hyper, self._data)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 
 import torch
 from torch import Tensor, fx
@@ -14,6 +13,7 @@ from pactune.engines.rewrites import call_directly, hold_numbers
 from pactune.engines.round_end import RoundEnd, estimator_obstacle, probe, read_round, round_end_obstacle
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
+from pactune.engines.timing import least_seconds
 from pactune.engines.tracing import Program, trace
 from pactune.interrupts import check_interrupt
 from pactune.rounds.chain import Carry, ChainEnd
@@ -24,7 +24,6 @@ __all__ = ["Compiled", "Traced"]
 Recorded = Segment | RoundEnd
 
 FEWEST_STEPS = 3  # with fewer first steps the check of a round, an eager step and a recorded one, costs what is saved
-TIMED_RUNS = 4  # runs of a recording and of its round that are timed
 MOST_RECORDINGS = 16  # the most recordings that one list keeps; the oldest one goes first
 
 
@@ -130,7 +129,7 @@ class Traced(Engine):
             return None
         replayed = lambda: (self._changes.run(ask, problem.members[:1]), program(*example))  # noqa: E731
         asked = self.only_if_faster and recording.segment is whole  # it was recorded just now
-        if asked and _seconds(lambda: whole.run(start, chain.hyper, data)) < _seconds(replayed):
+        if asked and least_seconds(lambda: whole.run(start, chain.hyper, data)) < least_seconds(replayed):
             self._recordings.remove(recording)
             self._slower.append(whole)
             return None
@@ -275,16 +274,6 @@ class Compiled(Traced):
         with torch.no_grad():
             program: Program = compile_graph(graph, list(example))  # without the guards of `torch.compile`
         return program
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    """Return the time of a function: the least of a few runs, since other processes disturb some of them."""
-    taken = []
-    for _ in range(TIMED_RUNS):
-        start = perf_counter()
-        run()
-        taken.append(perf_counter() - start)
-    return min(taken)
 
 
 def _equal(found: Tensor, wanted: Tensor) -> bool:

@@ -283,7 +283,7 @@ def _engine(engine: str | Engine, problem: Problem) -> Engine:
     if engine != "auto":
         return found
     if isinstance(found, Captured) and trains_long(problem):
-        return Captured(tf32=torch.backends.cudnn.allow_tf32 or None)
+        return replace(found, tf32=torch.backends.cudnn.allow_tf32 or None)
     return Traced() if isinstance(found, Traced) else found
 
 
