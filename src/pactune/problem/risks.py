@@ -74,10 +74,9 @@ class ModelRisks(InnerProblem):
     @torch.no_grad()
     def load(self, params: Params, buffers: Params) -> None:
         """Copy θ and the buffers into the user's model."""
-        for name, value in self.parameters().items():
-            value.copy_(params[name])
-        for name, value in self.buffers().items():
-            value.copy_(buffers[name])
+        for own, values in ((self.parameters(), params), (self.buffers(), buffers)):
+            if own:
+                torch._foreach_copy_(list(own.values()), [values[name] for name in own])
 
     def losses(self) -> tuple[object, ...]:
         """Return the user's losses and metrics."""

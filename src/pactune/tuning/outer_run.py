@@ -188,20 +188,20 @@ class OuterRun:
 
     def hypergradient(self) -> RequestGenerator[ObjectiveValue]:
         """Run one round and leave the λ-gradient in `.grad`, for a loop that steps the optimizer itself."""
-        plan, samples = self._single_plan, self.problem.seen_samples
-        if self._checked:  # θ comes from the last round, and λ may come from anywhere
-            SEEN_DATA.go_on(self.problem.leaves().values(), samples)
-            SEEN_DATA.begin_fit(self.problem.hyper_leaves().values(), samples)
-        else:
-            SEEN_DATA.begin_fit(self.problem.tensors(), samples)
+        plan, samples, first = self._single_plan, self.problem.seen_samples, not self._checked
+        # λ may come from anywhere, and θ comes from the last round if there was one.
+        SEEN_DATA.begin_fit(self.problem.tensors() if first else self.problem.hyper_leaves().values(), samples)
         yield from self.take_outer_step()
         with self.ranks.session(), self.problem.training_mode():
-            if self._checked:
-                self._check_ranks()
-            else:
+            if first:
                 self.check(plan.zeta)
                 self._checked = True
-            found = yield from self.round(plan)
+            else:
+                self._check_ranks()
+            arrived, outcome = yield from self._run_round(plan)
+        if not first:  # here and not before the round, while a CUDA device still computes it
+            SEEN_DATA.go_on(self.problem.leaves().values(), samples)
+        found = yield from self._read_round(arrived, outcome, plan)
         objective = found.objective
         check_interrupt()
         self.accept(found)
@@ -233,6 +233,13 @@ class OuterRun:
             plan: the settings of the round.
             relative: ζ in units of ζ*, if it is not a number yet; this round then finds the number.
         """
+        arrived, outcome = yield from self._run_round(plan)
+        if relative is not None:
+            plan = replace(plan, zeta=relative.fraction * _balance(outcome))
+        return (yield from self._read_round(arrived, outcome, plan))
+
+    def _run_round(self, plan: RoundPlan) -> RequestGenerator[tuple[RunStates, RoundOutcome]]:
+        """Run the chains of a round; return them at θ_T, and the parts of J. A CUDA device may still compute both."""
         online = self.settings.online
         on_step = OnlineStep(self.settings.outer, self.problem.hyper_leaves(), plan.zeta) if online else None
         chains, hyper = self.chains, self.problem.hyperparameters()
@@ -243,9 +250,12 @@ class OuterRun:
         if self.settings.roll_back:
             pairs = zip(outcomes, requests, strict=True)
             outcomes = [outcome._replace(states=list(request.states)) for outcome, request in pairs]
-        arrived, outcome = chains.after(outcomes), mean_outcome(outcomes[: len(chains.parts)])
-        if relative is not None:
-            plan = replace(plan, zeta=relative.fraction * _balance(outcome))
+        return chains.after(outcomes), mean_outcome(outcomes[: len(chains.parts)])
+
+    def _read_round(
+        self, arrived: RunStates, outcome: RoundOutcome, plan: RoundPlan
+    ) -> RequestGenerator[FinishedRound]:
+        """Wait for a round, and return it with its numbers."""
         (value,) = yield [ValueRequest(self.problem, outcome, plan.zeta)]
         return FinishedRound(arrived, outcome, plan, value)
 
