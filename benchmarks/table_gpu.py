@@ -141,7 +141,7 @@ def run_rows(rows: Sequence[TableRow], options: argparse.Namespace) -> None:
     begun = time.perf_counter()
     engine: str | Engine = "eager"
     if place.type == "cuda":
-        engine = Captured(steps=9, fuse="updates", tf32=True, channels_last=True)
+        engine = Captured(steps=9, fuse="steps", tf32=True, channels_last=True)
     print(f"{len(cells)} runs at once", flush=True)
     fit_grid(
         build,

@@ -2,11 +2,14 @@
 
     python benchmarks/ways_gpu.py drift:0-2 zero-clamped-0.1:0-2 --export results/weight-decay
     python benchmarks/ways_gpu.py eq5:0,1:0,1e-7,1e-6,1e-5,1e-4 --outer-steps 60 --export results/weight-decay
+    python benchmarks/ways_gpu.py one-all:0-2:0,0.1,0.3,1,3,10 --outer-steps 30 --export results/weight-decay
     python benchmarks/ways_gpu.py --tiny --device cpu
 
-A word names runs: WAY, WAY:DRAWS or WAY:DRAWS:ZETAS, with draws such as 0-2 or 0,1. Without a ζ it takes the paper's.
+A word names runs: WAY, WAY:DRAWS or WAY:DRAWS:VALUES, with draws such as 0-2 or 0,1. The values are ζ, by default the
+paper's, or decays where nothing is tuned.
 
-- eq5, eq5-0.1: Eq. 5, with outer learning rates of 1e-2 (the paper's) and 1e-1.
+- one-half, one-all: nothing is tuned. One decay for all parameters; 50 images train, or all 100.
+- eq5, eq5-0.1, eq5-0.3: Eq. 5, with outer learning rates of 1e-2 (the paper's), 1e-1 and 3e-1.
 - drift: `HyperDrift` with λ0 = 0.
 - zero-…-0.01, zero-…-0.1: ζ = 0 with λ ≥ 0, clamped after each outer step or by a softplus.
 - folds: two folds of all 100 images share λ under `HyperDrift`; the model is trained on all images beside them.
@@ -20,6 +23,7 @@ that the file has, unless a journal has more steps.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -60,9 +64,12 @@ COLUMNS = (
     "weight_norm",
     "regularizer",
 )
-WAYS = {
+WAYS = {  # all have a decay per element, so that runs of different ways can be stacked
+    "one-half": Way("zero", "half", outer_lr=0.0),
+    "one-all": Way("zero", "all", outer_lr=0.0),
     "eq5": Way("eq5"),
     "eq5-0.1": Way("eq5", outer_lr=0.1),
+    "eq5-0.3": Way("eq5", outer_lr=0.3),
     "drift": Way("drift"),
     "zero-clamped-0.01": Way("zero", sign="clamped", outer_lr=0.01),
     "zero-clamped-0.1": Way("zero", sign="clamped", outer_lr=0.1),
@@ -72,7 +79,7 @@ WAYS = {
     "online": Way("eq5", online=True),
 }
 TINY = Scale("digits", 2, 4, 6, 32)
-TINY_RUNS = ("eq5:0:0,1e-6", "drift", "zero-clamped-0.1", "zero-softplus-0.1", "folds", "online")
+TINY_RUNS = ("one-half:0:0,1", "one-all:0:1", "eq5:0:0,1e-6", "drift", "zero-clamped-0.1", "zero-softplus-0.1", "folds", "online")
 
 
 class Progress(Callback):
@@ -104,26 +111,29 @@ def parse_runs(text: str, scale: Scale) -> list[Cell]:
     """Return the runs that a word of the command line names.
 
     Raises:
-        ArgumentTypeError: it is not WAY:DRAWS:ZETAS.
+        ArgumentTypeError: it is not WAY:DRAWS:VALUES.
     """
     name, _, rest = text.partition(":")
-    draws, _, zetas = rest.partition(":")
+    draws, _, listed = rest.partition(":")
     if name not in WAYS:
         raise argparse.ArgumentTypeError(f"must begin with one of {', '.join(WAYS)}, got {text}")
     way = WAYS[name]
     paper = 0.0 if way.objective == "zero" else paper_zeta(scale.model, scale.data, online=way.online)
     try:
-        values = [float(zeta) for zeta in zetas.split(",")] if zetas else [paper]
-        return [{"way": name, "draw": draw, "zeta": zeta} for draw in numbers(draws or "0") for zeta in values]
+        values = [float(value) for value in listed.split(",")] if listed else [paper]
+        pairs = list(itertools.product(numbers(draws or "0"), values))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be WAY, WAY:DRAWS or WAY:DRAWS:ZETAS, got {text}") from error
+        raise argparse.ArgumentTypeError(f"must be WAY, WAY:DRAWS or WAY:DRAWS:VALUES, got {text}") from error
+    if way.outer_lr == 0:
+        return [{"way": name, "draw": draw, "zeta": 0.0, "decay": value} for draw, value in pairs]
+    return [{"way": name, "draw": draw, "zeta": value} for draw, value in pairs]
 
 
 def build_tuner(cell: Cell, scale: Scale, images: Images, device: torch.device) -> Tuner:
     """Return the tuner of a run. At ζ = 0 the validation risk alone is minimised, which measures no regularizer."""
     way = WAYS[cell["way"]]
     way = way._replace(objective="zero") if cell["zeta"] == 0 and not way.online else way
-    return builder(way, scale, images, device)(draw=cell["draw"], zeta=cell["zeta"], decay=0.0)
+    return builder(way, scale, images, device)(draw=cell["draw"], zeta=cell["zeta"], decay=cell.get("decay", 0.0))
 
 
 def run_cells(cells: Sequence[Cell], scale: Scale, options: argparse.Namespace) -> None:
@@ -146,7 +156,7 @@ def run_cells(cells: Sequence[Cell], scale: Scale, options: argparse.Namespace) 
 
     engine: str | Engine = options.engine
     if device.type == "cuda" and engine == "fast":
-        engine = Captured(steps=9, fuse="updates", tf32=True, channels_last=True)
+        engine = Captured(steps=9, fuse="steps", tf32=True, channels_last=True)
     begun = time.perf_counter()
     fit_grid(
         build,
@@ -190,9 +200,9 @@ def export(cells: Sequence[Cell], scale: Scale, options: argparse.Namespace) -> 
     if not known:
         raise SystemExit(f"{options.folder} has no run with an outer step")
     order = list(WAYS)
-    runs = sorted(known.values(), key=lambda run: (order.index(run["way"]), run["zeta"], run["draw"]))
+    runs = sorted(known.values(), key=lambda run: (order.index(run["way"]), *_key(run)[2:], run["draw"]))
     where = options.machine or (torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU")
-    document = {"format": FORMAT, "command": "python benchmarks/ways_gpu.py WAY:DRAWS:ZETAS", **scale._asdict()}
+    document = {"format": FORMAT, "command": "python benchmarks/ways_gpu.py WAY:DRAWS:VALUES", **scale._asdict()}
     document["outer_steps"] = max(scale.outer_steps, old.get("outer_steps", 0))
     document["machine"] = old.get("machine", {**machine(), "device": where})
     text = json.dumps({**document, "runs": runs}, ensure_ascii=False, separators=(",", ":"))
@@ -205,11 +215,12 @@ def lines(path: Path) -> Iterator[str]:
     """Yield a line per run of a file."""
     for run in json.loads(path.read_text("utf-8"))["runs"]:
         last, steps = 100 * run["test_accuracy"][-1], len(run["outer_step"])
-        yield f"{run['way']}, draw {run['draw']}, ζ {run['zeta']:g}: {last:.2f} % after {steps} outer steps"
+        value = f"λ {run['decay']:g}" if "decay" in run else f"ζ {run['zeta']:g}"
+        yield f"{run['way']}, draw {run['draw']}, {value}: {last:.2f} % after {steps} outer steps"
 
 
 def _key(run: Row) -> tuple[Any, ...]:
-    return run["way"], run["draw"], run["zeta"]
+    return run["way"], run["draw"], run["zeta"], run.get("decay", 0.0)
 
 
 def _short(value: float) -> float:
@@ -228,7 +239,7 @@ def _scale(options: argparse.Namespace) -> Scale:
 def main() -> None:
     """Run and export the runs that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", help="WAY, WAY:DRAWS or WAY:DRAWS:ZETAS; all go into one grid")
+    parser.add_argument("runs", nargs="*", help="WAY, WAY:DRAWS or WAY:DRAWS:VALUES; all go into one grid")
     parser.add_argument("--row", default="resnet18-mnist", help="classifier and data set")
     parser.add_argument("--outer-steps", type=int, help="100 by default")
     parser.add_argument("--inner-steps", type=int, help="1000 by default")
