@@ -43,7 +43,7 @@ NO_DECAY = (0,)  # the number of its candidate
 STEPS = 20  # inner steps of a round
 SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
 MOMENTUM = 0.9
-LARGE_STEPS = 50  # the same for a larger model on a CUDA device, where a look takes as long as many steps
+LARGE_STEPS = 80  # the same for a larger model on a CUDA device, where a look takes as long as many steps
 BETA = 0.995  # of the average over its steps
 LARGE_BATCH = 16, 128  # the fewest and the most rows of its mini-batches, which are an eighth of all rows in between
 LARGE_DECAYS = 4  # of a larger model
@@ -93,7 +93,7 @@ def tune(
             a range test finds. For a model of more than a million parameters on a CUDA device it is `Averaged`: the
             model is an average over the last 200 steps or so.
         inner_steps: the steps between two looks at the held-out rows. Training takes 25 to 100 times as many. None is
-            20, and 50 for a model of more than a million parameters on a CUDA device.
+            20, and 80 for a model of more than a million parameters on a CUDA device.
         batch_size: rows of a mini-batch. None takes all rows at every step, and an eighth of them, at least 16 and at
             most 128, for a model of more than a million parameters on a CUDA device.
         test: a test set. It is evaluated and decides nothing.
@@ -138,24 +138,25 @@ def tune(
     before = copy.deepcopy(model.state_dict())
 
     def searched(shown: Progress) -> Result:
-        runner, steps = Runner(_engine(engine, problem)), inner_steps or _default_steps(problem)
+        new_runner, steps = partial(_new_runner, engine, problem), inner_steps or _default_steps(problem)
         given = _dynamics(problem, 1.0) if inner is None else as_dynamics(inner)
         stored, identity = None, ""
         if run_dir is not None:
-            identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), runner), metric)
+            identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), new_runner()), metric)
             stored = read_outcome(Path(run_dir), identity) if resume else None
         if inner is None:
             at_rate = partial(_dynamics, problem)
-            rate = stored.learning_rate if stored else find_learning_rate(problem, at_rate, runner, seed)
+            rate = stored.learning_rate if stored else find_learning_rate(problem, at_rate, new_runner(), seed)
             given = at_rate(rate)
-        search = _Search(problem, hyper, InnerLoop(given, steps, seed), runner, shown)
+        search = _Search(problem, hyper, InnerLoop(given, steps, seed), new_runner, shown)
         found = stored or search.run(sample.folds, judge)
         if run_dir is not None and not stored:
             write_outcome(Path(run_dir), identity, found)
         final = search.final(found)
         shown.begin("last run", final.rounds)
+        verdict = found.comparison.verdict
         result = final_fit(
-            problem, final, runner, found.comparison.verdict, test=test, progress=shown, run_dir=run_dir, resume=resume
+            problem, final, new_runner(), verdict, test=test, progress=shown, run_dir=run_dir, resume=resume
         )
         record_comparison(run_dir, found.comparison.rows, tuned=final.tuned)
         settings = {**result.settings, "learning_rate": found.learning_rate}
@@ -181,10 +182,10 @@ class _Search:
         problem: Problem,
         hyper: nn.Module | None,
         loop: InnerLoop,
-        runner: Runner,
+        new_runner: Callable[[], Runner],
         progress: Progress,
     ) -> None:
-        self._problem, self._runner, self._progress = problem, runner, progress
+        self._problem, self._new_runner, self._progress = problem, new_runner, progress
         self._own = hyper is not None
         self._loop = loop
         train = problem.train if problem.refit else problem.subproblems[0].train
@@ -205,12 +206,12 @@ class _Search:
         start, reader = problem.row_losses(problem.valid), RowReader(metric.tempered)
         hear = partial(self._hear, "decays", 2 * OUTER_STEPS)
         scalars = search_scalars(
-            problem, self._candidates, self._inputs, held, start, reader, self._loop, self._runner, hear
+            problem, self._candidates, self._inputs, held, start, reader, self._loop, self._new_runner(), hear
         )
         hypers = [self._make(scalars.best(k)) for k in range(len(held))]
         loop = self._tuning_loop(scalars.longest)
         hear = partial(self._hear, "tuning", OUTER_STEPS)
-        tuned = tune_while_held_out(problem, held, hypers, start, reader, loop, self._runner, hear)
+        tuned = tune_while_held_out(problem, held, hypers, start, reader, loop, self._new_runner(), hear)
         known = targets_of(problem.valid)
         targets = [None if known is None else known[fold.held].cpu() for fold in held]
         procedures = self._procedures(scalars, tuned, len(held))
@@ -274,6 +275,11 @@ def _metric(metric: Any, loss: Any, problem: Problem) -> Metric:
     )
 
 
+def _new_runner(engine: str | Engine, problem: Problem) -> Runner:
+    """Return a runner without recordings. Each stage has its own, since their recordings take gigabytes on a GPU."""
+    return Runner(_engine(engine, problem))
+
+
 def _engine(engine: str | Engine, problem: Problem) -> Engine:
     """Return the engine. A search makes many steps, so "auto" records them at once where it would warm up first.
 
@@ -283,7 +289,7 @@ def _engine(engine: str | Engine, problem: Problem) -> Engine:
     if engine != "auto":
         return found
     if isinstance(found, Captured) and trains_long(problem):
-        return replace(found, tf32=torch.backends.cudnn.allow_tf32 or None)
+        return replace(found, tf32=torch.backends.cudnn.allow_tf32 or None, channels_last=True)
     return Traced() if isinstance(found, Traced) else found
 
 
