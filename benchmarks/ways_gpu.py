@@ -79,7 +79,16 @@ WAYS = {  # all have a decay per element, so that runs of different ways can be 
     "online": Way("eq5", online=True),
 }
 TINY = Scale("digits", 2, 4, 6, 32)
-TINY_RUNS = ("one-half:0:0,1", "one-all:0:1", "eq5:0:0,1e-6", "drift", "zero-clamped-0.1", "zero-softplus-0.1", "folds", "online")
+TINY_RUNS = (
+    "one-half:0:0,1",
+    "one-all:0:1",
+    "eq5:0:0,1e-6",
+    "drift",
+    "zero-clamped-0.1",
+    "zero-softplus-0.1",
+    "folds",
+    "online",
+)
 
 
 class Progress(Callback):
@@ -203,7 +212,8 @@ def export(cells: Sequence[Cell], scale: Scale, options: argparse.Namespace) -> 
     runs = sorted(known.values(), key=lambda run: (order.index(run["way"]), *_key(run)[2:], run["draw"]))
     where = options.machine or (torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU")
     document = {"format": FORMAT, "command": "python benchmarks/ways_gpu.py WAY:DRAWS:VALUES", **scale._asdict()}
-    document["outer_steps"] = max(scale.outer_steps, old.get("outer_steps", 0))
+    whole = TINY if options.tiny else Scale(scale.data)
+    document["outer_steps"] = max(whole.outer_steps, scale.outer_steps, old.get("outer_steps", 0))
     document["machine"] = old.get("machine", {**machine(), "device": where})
     text = json.dumps({**document, "runs": runs}, ensure_ascii=False, separators=(",", ":"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,10 +27,10 @@ def read_ways(folder: Path) -> list[dict[str, Any]]:
 
 
 def ways_section(document: dict[str, Any]) -> str:
-    """Return the section of one file: a heading and a row per way and ζ."""
-    groups: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    """Return the section of one file: a heading and a row per way and ζ, or per fixed decay."""
+    groups: dict[tuple[str, float, float], list[dict[str, Any]]] = {}
     for run in document["runs"]:
-        groups.setdefault((run["way"], run["zeta"]), []).append(run)
+        groups.setdefault((run["way"], run["zeta"], run.get("decay", 0.0)), []).append(run)
     rows = [_row(runs, document["outer_steps"]) for runs in groups.values()]
     heading = f"### Other ways to get decays: {MODELS[document['model']]}, {DATA[document['data']].partition(' ')[0]}"
     return f"{heading}\n\n{markdown(Table(HEADER, rows))}"
@@ -45,12 +45,16 @@ def _row(runs: Sequence[dict[str, Any]], total: int) -> list[str]:
     curve = [sum(run["test_accuracy"][t] for run in runs) / len(runs) for t in range(steps)]
     best = max(range(steps), key=curve.__getitem__)
     shown = [_percent(run[name][steps - 1] for run in runs) for name in ("test_accuracy", "valid_accuracy")]
-    return [_words(runs[0]), f"{runs[0]['zeta']:g}", over, *shown, f"{100 * curve[best]:.1f}, step {best + 1}"]
+    zeta = "" if "decay" in runs[0] else f"{runs[0]['zeta']:g}"
+    return [_words(runs[0]), zeta, over, *shown, f"{100 * curve[best]:.1f}, step {best + 1}"]
 
 
 def _words(run: dict[str, Any]) -> str:
     """Return a way in words."""
     setting = run["setting"]
+    if "decay" in run:
+        share = "all" if setting["rows"] == "all" else "half of the"
+        return f"one decay of {run['decay']:g}, not tuned, {share} images"
     objective = "zero" if run["zeta"] == 0 else setting["objective"]
     words = OBJECTIVES[objective] + (" online" if setting["online"] else "") + SIGNS[setting["sign"]]
     words += f", {setting['folds']} folds and a model of all images" if setting["rows"] == "folds" else ""

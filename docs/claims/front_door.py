@@ -65,19 +65,18 @@ def _mini_batches() -> list[str]:
 def _networks() -> list[str]:
     """Return the rows about ResNet-18, and the sentences about them."""
     found, short = (read(f"benchmarks/results/front_door_resnet18{end}.json") for end in ("", "_short"))
-
-    def row(label: str, values: list[float]) -> str:
-        return f"| {label} | " + " | ".join(n(value, ".1f") for value in values) + " |"
-
-    ways = ("one decay", "plain")
-    rows = [
-        row(f"draw {one['draw']}", [one["tune"], *(one[way]["accuracy"] for way in ways)]) for one in found["draws"]
-    ]
-    below = found["one decay"] - found["tune"]
-    first = " / ".join(n(one["tune"], ".1f") for one in short["draws"])
+    present, ways = {one["draw"]: one for one in found["draws"]}, ("one decay", "plain")
+    rows = []
+    for one in short["draws"]:
+        own = n(present[one["draw"]]["tune"], ".1f") if one["draw"] in present else "not finished"
+        others = " | ".join(n(value, ".1f") for value in (one["tune"], *(one[way]["accuracy"] for way in ways)))
+        rows.append(f"| draw {one['draw']} | {own} | {others} |")
+    means = " | ".join(n(short[way], ".1f") for way in ("tune", *ways))
+    below = {draw: one["one decay"]["accuracy"] - one["tune"] for draw, one in present.items()}
     return [
         *rows,
-        row("mean", [found["tune"], *(found[way] for way in ways)]),
-        f"{n(found['tune'], '.1f')} % in the mean, {n(below, '.2f')} points below one decay",
-        f"{first}, {n(short['one decay'] - short['tune'], '.2f')} points below one decay in the mean",
+        f"| mean |  | {means} |",
+        f"{n(short['tune'], '.1f')} % in the mean, {n(short['one decay'] - short['tune'], '.2f')} points below one "
+        "decay",
+        f"it is {n(-below[0], '.2f')} points above one decay on draw 0 and {n(below[1], '.2f')} points below on draw 1",
     ]

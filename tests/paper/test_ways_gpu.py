@@ -12,7 +12,16 @@ import pytest
 from pactune.paper.weight_decay.records import read_studies
 
 ROOT = Path(__file__).parents[2]
-RUNS = ["eq5:0-1:0,1e-6", "drift", "zero-clamped-0.1", "zero-softplus-0.1", "folds", "online"]
+RUNS = [
+    "one-half:0:0,1",
+    "one-all:0:1",
+    "eq5:0-1:0,1e-6",
+    "drift",
+    "zero-clamped-0.1",
+    "zero-softplus-0.1",
+    "folds",
+    "online",
+]
 
 
 def make_tiny(folder, *more):
@@ -31,7 +40,12 @@ def tables():
 
 def test_tiny_runs_are_made_go_on_and_are_shown(tmp_path, tables):
     first = make_tiny(tmp_path)
-    assert [(run["way"], run["draw"], run["zeta"]) for run in first["runs"]] == [
+    assert [(run["way"], run["draw"], run["decay"]) for run in first["runs"][:3]] == [
+        ("one-half", 0, 0.0),
+        ("one-half", 0, 1.0),
+        ("one-all", 0, 1.0),
+    ]
+    assert [(run["way"], run["draw"], run["zeta"]) for run in first["runs"][3:]] == [
         ("eq5", 0, 0.0),
         ("eq5", 1, 0.0),
         ("eq5", 0, 1e-6),
@@ -51,10 +65,12 @@ def test_tiny_runs_are_made_go_on_and_are_shown(tmp_path, tables):
     (document,) = tables.read_ways(tmp_path)
     shown = tables.ways_section(document).splitlines()
     assert shown[0] == "### Other ways to get decays: linear, digits"
-    assert shown[4].startswith("| ζ = 0 | 0 | 2 draws |")
-    assert shown[7].startswith("| ζ = 0, λ ≥ 0 clamped, outer learning rate 0.1 | 0 | draw 0 |")
-    assert shown[9].startswith("| `HyperDrift`, 2 folds and a model of all images | 1e-06 | draw 0 |")
-    assert shown[10].startswith("| Eq. 5 online | 3.75e-09 | draw 0 |")
+    assert shown[5].startswith("| one decay of 1, not tuned, half of the images |  | draw 0 |")
+    assert shown[6].startswith("| one decay of 1, not tuned, all images |  | draw 0 |")
+    assert shown[7].startswith("| ζ = 0 | 0 | 2 draws |")
+    assert shown[10].startswith("| ζ = 0, λ ≥ 0 clamped, outer learning rate 0.1 | 0 | draw 0 |")
+    assert shown[12].startswith("| `HyperDrift`, 2 folds and a model of all images | 1e-06 | draw 0 |")
+    assert shown[13].startswith("| Eq. 5 online | 3.75e-09 | draw 0 |")
 
 
 def test_runs_of_different_lengths_are_compared_at_the_last_common_step(tables):

@@ -22,6 +22,7 @@ from pactune.rounds.engine import log
 __all__ = ["EndGraph", "EndGraphs"]
 
 MOST_GRAPHS = 4  # each holds memory on the device
+WORTH = 0.8  # a graph pays if it and its check take at most this share of the time of eager ends
 
 
 def end_program(end: ReplayedEnd) -> Program:
@@ -128,9 +129,12 @@ class EndGraphs:
 
 
 def _is_faster(graph: EndGraph, ends: list[ReplayedEnd]) -> bool:
-    """Return True if a graph and its check take less time than eager ends. Large kernels leave nothing to gain."""
+    """Return True if a graph and its check take clearly less time than eager ends.
+
+    Where kernels are large there is little to gain, and a graph costs memory.
+    """
     eager = least_seconds(lambda: [end.run() for end in ends])
-    return least_seconds(lambda: (graph.replay(ends), [end.probe() for end in ends])) < eager
+    return least_seconds(lambda: (graph.replay(ends), [end.probe() for end in ends])) < WORTH * eager
 
 
 def _captured(ends: list[ReplayedEnd]) -> EndGraph | None:
