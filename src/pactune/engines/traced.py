@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from pactune.engines.layout import TensorList, TreeLayout, flatten
-from pactune.engines.rewrites import call_directly, hold_numbers
+from pactune.engines.rewrites import call_directly, hold_constants, hold_numbers
 from pactune.engines.round_end import RoundEnd, estimator_obstacle, probe, read_round, round_end_obstacle
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
@@ -246,6 +246,7 @@ class Traced(Engine):
 
     def _build(self, graph: fx.GraphModule, example: TensorList, steps: int) -> Program:
         hold_numbers(graph)
+        hold_constants(graph)
         call_directly(graph)
         program: Program = graph.forward
         return program
