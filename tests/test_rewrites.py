@@ -172,3 +172,18 @@ def test_large_constants_are_not_kept() -> None:
     graph = trace(shifted, [A.new_zeros(1)])
     hold_constants(graph)
     assert any(node.target is aten.full.default for node in graph.graph.nodes)
+
+
+def test_a_sum_drops_its_axes_without_a_view() -> None:
+    found = targets(lambda a: [a.sum(1, keepdim=True).view(4), a.sum(0, keepdim=True).view(3, 1)], A, merge=True)
+    assert found.count(aten.view.default) == 1  # the second one does more than drop an axis
+
+
+def test_a_sum_stays_before_a_change_of_its_tensor() -> None:
+    def changed(a: Tensor) -> list[Tensor]:
+        copy = a.clone()
+        total = copy.sum(1, keepdim=True)
+        copy.add_(1)
+        return [copy, total.view(4)]
+
+    targets(changed, A, merge=True)

@@ -17,6 +17,7 @@ __all__ = [
     "merge_equal_operations",
     "remove_empty_operations",
     "shorten_squared_errors",
+    "shorten_sums",
     "transpose_products",
     "transpose_softmax",
 ]
@@ -166,6 +167,20 @@ def shorten_squared_errors(graph: fx.GraphModule) -> None:
                 difference = graph.graph.call_function(aten.sub.Tensor, (output, target))
             difference.meta["val"] = value
             _replace(node, aten.mul.Tensor, (difference, 2 / value.numel()), {})
+
+
+def shorten_sums(graph: fx.GraphModule) -> None:
+    """Let a sum drop its axes, instead of keeping them for a view that drops them."""
+    changed = _changed_in_place(graph)
+    for node in _calls(graph):
+        total: Any = node.args[0] if node.target is aten.view.default else None
+        if total is None or total.target is not aten.sum.dim_IntList or len(total.args) < 3 or len(total.users) > 1:
+            continue
+        summed, axes, _ = total.args
+        shape = summed.meta["val"].shape
+        left = [size for axis, size in enumerate(shape) if axis not in {given % len(shape) for given in axes}]
+        if left == list(node.meta["val"].shape) and summed not in changed:
+            _replace(node, aten.sum.dim_IntList, (summed, axes), total.kwargs)
 
 
 def remove_empty_operations(graph: fx.GraphModule) -> None:
