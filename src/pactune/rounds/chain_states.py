@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
@@ -68,7 +69,7 @@ class ChainStates:
             return self.inputs.step_data(first + t, self.chains, mine)
 
         batches = self.inputs.risk_batches(plan.trajectory.risk_sample, self.rounds)
-        inputs = self.estimator_inputs(batches)
+        inputs = partial(self.estimator_inputs, batches)
         return RoundRequest(plan, states, hyper, step_data_at, batches, drawn, on_step, phase, first, inputs)
 
     def estimator_inputs(self, risk_batches: Iterable[Batch]) -> list[EstimatorInputs]:
