@@ -166,7 +166,8 @@ def _parts(thing: Any) -> tuple[Any, ...] | None:
 
 def _plain_globals(function: FunctionType) -> dict[str, Any]:
     """Return the numbers and strings among the global variables that a function uses."""
-    return _plain_values({name: function.__globals__.get(name) for name in function.__code__.co_names})
+    known = function.__globals__
+    return _plain_values({name: known[name] for name in function.__code__.co_names if name in known})
 
 
 def _plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:

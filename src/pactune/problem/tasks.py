@@ -75,7 +75,7 @@ class Tasks:
         Raises:
             DataError: a task has rows of another form than the first one.
         """
-        key = round_index, streams.key("tasks")
+        key = round_index, streams.seed
         if not self.drawn or self._loaded == key:
             return
         tasks = self._drawn_tasks(round_index, len(self.places), streams)
