@@ -130,4 +130,6 @@ class ChainStates:
 
     def _draw(self, chain: int) -> Params:
         own = self.chains == 1 and not self.restart and self.inputs.initial is None
-        return self.params if own else self.inputs.draw(self.rounds, chain)
+        if own or not self.inputs.problem.draws_initial:  # without a draw, θ_0 depends on λ alone
+            return self.params
+        return self.inputs.draw(self.rounds, chain)
