@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pactune.engines.rewrites import DIRECT, call_directly, hold_numbers
+from pactune.engines.rewrites import DIRECT, MOST_HELD, call_directly, hold_constants, hold_numbers
 from pactune.engines.tracing import trace
 
 aten = torch.ops.aten
@@ -143,3 +143,47 @@ def test_direct_calls_give_the_same_numbers() -> None:
     assert not set(DIRECT).intersection(after)
     for found, wanted in zip(graph.forward(A, B), step(A, B), strict=True):
         assert torch.equal(found, wanted)
+
+
+def test_constants_are_kept_unless_they_are_changed_or_returned() -> None:
+    def steps(a: Tensor) -> list[Tensor]:
+        start = torch.ones((), dtype=a.dtype).expand(4, 3) / 4
+        sums, total = torch.zeros(4, 3, dtype=a.dtype), torch.zeros(4, dtype=a.dtype)
+        sums.add_(a * start)
+        return [sums, total.view(2, 2)]
+
+    graph = trace(steps, [A])
+    hold_constants(graph)
+    graph.recompile()
+    left = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert left.count(aten.zeros.default) == 2
+    assert aten.expand.default not in left
+    assert aten.div.Tensor not in left
+    for _ in range(2):  # the second call must not read what the first one has changed
+        for found, wanted in zip(graph.forward(A), steps(A), strict=True):
+            assert torch.equal(found, wanted)
+            found.add_(1)
+
+
+def test_large_constants_are_not_kept() -> None:
+    def shifted(a: Tensor) -> list[Tensor]:
+        return [a + torch.full((MOST_HELD + 1,), 2.0, dtype=a.dtype)]
+
+    graph = trace(shifted, [A.new_zeros(1)])
+    hold_constants(graph)
+    assert any(node.target is aten.full.default for node in graph.graph.nodes)
+
+
+def test_a_sum_drops_its_axes_without_a_view() -> None:
+    found = targets(lambda a: [a.sum(1, keepdim=True).view(4), a.sum(0, keepdim=True).view(3, 1)], A, merge=True)
+    assert found.count(aten.view.default) == 1  # the second one does more than drop an axis
+
+
+def test_a_sum_stays_before_a_change_of_its_tensor() -> None:
+    def changed(a: Tensor) -> list[Tensor]:
+        copy = a.clone()
+        total = copy.sum(1, keepdim=True)
+        copy.add_(1)
+        return [copy, total.view(4)]
+
+    targets(changed, A, merge=True)

@@ -310,6 +310,31 @@ def test_tasks_of_another_form_are_refused() -> None:
         build(tasks=long_rows, tasks_per_step=8)
 
 
+LATER = {
+    "rows": (lambda x, y: (x[1:], y), "same number of rows"),
+    "type": (lambda x, y: (x, y.float()), "rows of one form"),
+    "shape": (lambda x, y: (x, y[:, 0]), "rows of one form"),
+    "list": (lambda x, y: (x, y.tolist()), "must be a tensor"),
+}
+
+
+@pytest.mark.parametrize("wrong", LATER)
+def test_a_task_of_a_later_step_is_checked_too(wrong: str) -> None:
+    change, message = LATER[wrong]
+    later = False
+
+    def changing(generator: torch.Generator) -> Any:
+        train, valid = draw(generator)
+        return change(*train) if later else train, valid
+
+    tuner = build(tasks=changing, tasks_per_step=2)
+    for _ in range(2):
+        tuner.hypergradient()
+    later = True
+    with pytest.raises(DataError, match=message):
+        tuner.hypergradient()
+
+
 def test_settings_without_a_meaning_for_tasks_are_refused() -> None:
     with pytest.raises(SettingError, match="auto"):
         build(objective=pt.PACBayes(zeta="auto"))

@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 __all__ = ["Nesting", "flatten", "items_of", "map_tensors", "other_leaf", "tensors_in"]
 
 PLAIN = (int, float, str, bool, type(None))
-LEAVES = {Tensor, *PLAIN}  # the most frequent types of leaves
+LEAVES = {Tensor, frozenset, *PLAIN}  # the most frequent types of leaves
+TENSORS, NAMES = {Tensor}, {str}  # of the values and the keys of the most frequent dicts
 
 
 class _Opened(NamedTuple):
@@ -67,7 +68,7 @@ class Nesting:
     def _restored(self, leaves: Iterator[Any]) -> Any:
         if self.kind is None:
             return next(leaves)
-        return self._rebuild([part._restored(leaves) for part in self.parts])
+        return self._rebuild([next(leaves) if part is LEAF else part._restored(leaves) for part in self.parts])
 
 
 LEAF = Nesting(None, None, ())
@@ -116,12 +117,20 @@ def items_of(value: Any) -> list[tuple[str | None, Any]] | None:
 
 def _walk(value: Any, leaves: list[Any]) -> Nesting:
     kind: Any = type(value)
-    if kind is tuple or kind is list:  # the most frequent container
-        if {*map(type, value)} == {Tensor}:
+    if kind in LEAVES:
+        leaves.append(value)
+        return LEAF
+    if kind is tuple or kind is list:  # the most frequent containers
+        if {*map(type, value)} <= TENSORS:
             leaves += value
             return _flat(kind, len(value))
         return Nesting(kind, len(value), tuple([_walk(part, leaves) for part in value]), kind)
-    opened = None if kind in LEAVES else _open(value)
+    if kind is dict and {*map(type, value.values())} <= TENSORS and {*map(type, value)} <= NAMES:
+        leaves += value.values()
+        return _flat_dict(tuple(value))
+    if _is_named_tuple(kind):
+        return Nesting(kind, kind._fields, tuple([_walk(part, leaves) for part in value]), kind._make)
+    opened = _open(value)
     if opened is None:
         leaves.append(value)
         return LEAF
@@ -130,14 +139,25 @@ def _walk(value: Any, leaves: list[Any]) -> Nesting:
 
 
 @lru_cache
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+@lru_cache
 def _flat(kind: type, count: int) -> Nesting:
     """Return the structure of a tuple or list of tensors. It is one object, which is compared at once."""
     return Nesting(kind, count, (LEAF,) * count, kind)
 
 
+@lru_cache
+def _flat_dict(names: tuple[str, ...]) -> Nesting:
+    """Return the structure of a dict of tensors, which is also one object."""
+    return Nesting(dict, names, (LEAF,) * len(names), lambda parts: dict(zip(names, parts, strict=True)))
+
+
 def _open(value: Any) -> _Opened | None:
     """Return a container as its parts; None for a leaf."""
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, Tensor):
         return None
     if kind is dict:
@@ -145,8 +165,8 @@ def _open(value: Any) -> _Opened | None:
         return _Opened(tuple(value.values()), keys, lambda parts: dict(zip(keys, parts, strict=True)))
     if kind is tuple or kind is list:
         return _Opened(value, len(value), kind)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _Opened(value, value._fields, kind._make)
+    if _is_named_tuple(kind):
+        return _Opened(value, kind._fields, kind._make)
     if kind in pytree.SUPPORTED_NODES:
         parts, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
         return _Opened(parts, context, lambda parts: pytree.SUPPORTED_NODES[kind].unflatten_fn(parts, context))

@@ -7,15 +7,17 @@ from operator import getitem
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 __all__ = [
     "call_directly",
+    "hold_constants",
     "hold_numbers",
     "leave_out_shape_lenders",
     "merge_equal_operations",
     "remove_empty_operations",
     "shorten_squared_errors",
+    "shorten_sums",
     "transpose_products",
     "transpose_softmax",
 ]
@@ -27,6 +29,16 @@ CONSTANTS = {  # the number that each of these operations fills a tensor with
     aten.ones_like.default: 1,
     aten.new_zeros.default: 0,
     aten.new_ones.default: 1,
+}
+FILLS = {aten.full.default, aten.ones.default, aten.zeros.default}
+OF_CONSTANTS = {  # what a backward pass makes of the tensor of ones that it starts with
+    *VIEWS,
+    aten.unsqueeze.default,
+    aten.div.Scalar,
+    aten.div.Tensor,
+    aten.mul.Scalar,
+    aten.mul.Tensor,
+    aten.neg.default,
 }
 DIRECT: dict[Any, Callable[..., Any]] = {  # functions of torch that run the same kernel after a shorter call
     aten.abs.default: torch.abs,
@@ -82,6 +94,7 @@ DIRECT: dict[Any, Callable[..., Any]] = {  # functions of torch that run the sam
 UNDECLARED = ("running_mean", "running_var")  # batch_norm writes into them, and its schema does not say so
 PRECISE = (torch.float32, torch.float64)  # kernels of other types compute in another type than that of their tensors
 MEAN = 1  # the number of reduction="mean" in an operation
+MOST_HELD = 2**14  # numbers in a constant that is kept; to make a larger one takes no longer than to read it
 SHORT = 16  # numbers in a vector register. The kernel of a softmax over fewer adjacent numbers is ten times slower.
 
 
@@ -104,6 +117,26 @@ def hold_numbers(graph: fx.GraphModule) -> None:
             with graph.graph.inserting_before(node):
                 held = graph.graph.create_node("get_attr", f"number_{index}")
             _replace(node, aten.mul.Tensor, (node.args[0], held), {})
+
+
+def hold_constants(graph: fx.GraphModule) -> None:
+    """Keep the tensors that depend on no input, such as the gradient with which a backward pass starts.
+
+    A tensor that an operation changes, or that the graph returns, is made anew at every call.
+    """
+    owners = _owners(graph)
+    returned = {owners[node] for node in graph.graph.output_node().all_input_nodes}
+    anew = {node for node, owner in owners.items() if owner in returned} | _changed_in_place(graph)
+    constants: dict[fx.Node, Tensor] = {}
+    for node in _calls(graph):
+        known = node.target in FILLS or (node.target in OF_CONSTANTS and constants.keys() >= {*node.all_input_nodes})
+        if known and node not in anew and node.meta["val"].numel() <= MOST_HELD:
+            constants[node] = node.target(*fx.map_arg(node.args, constants.get), **node.kwargs)  # type: ignore[operator]
+    for index, node in enumerate([node for node in constants if not constants.keys() >= node.users.keys()]):
+        setattr(graph, f"constant_{index}", constants[node])
+        with graph.graph.inserting_before(node):
+            node.replace_all_uses_with(graph.graph.create_node("get_attr", f"constant_{index}"))
+    graph.graph.eliminate_dead_code()
 
 
 def leave_out_shape_lenders(graph: fx.GraphModule) -> None:
@@ -134,6 +167,20 @@ def shorten_squared_errors(graph: fx.GraphModule) -> None:
                 difference = graph.graph.call_function(aten.sub.Tensor, (output, target))
             difference.meta["val"] = value
             _replace(node, aten.mul.Tensor, (difference, 2 / value.numel()), {})
+
+
+def shorten_sums(graph: fx.GraphModule) -> None:
+    """Let a sum drop its axes, instead of keeping them for a view that drops them."""
+    changed = _changed_in_place(graph)
+    for node in _calls(graph):
+        total: Any = node.args[0] if node.target is aten.view.default else None
+        if total is None or total.target is not aten.sum.dim_IntList or len(total.args) < 3 or len(total.users) > 1:
+            continue
+        summed, axes, _ = total.args
+        shape = summed.meta["val"].shape
+        left = [size for axis, size in enumerate(shape) if axis not in {given % len(shape) for given in axes}]
+        if left == list(node.meta["val"].shape) and summed not in changed:
+            _replace(node, aten.sum.dim_IntList, (summed, axes), total.kwargs)
 
 
 def remove_empty_operations(graph: fx.GraphModule) -> None:
@@ -280,12 +327,18 @@ def _alike(node: Any, other: Any) -> bool:
 
 def _changed_in_place(graph: fx.GraphModule) -> set[fx.Node]:
     """Return the tensors that share memory with a tensor that an operation changes in place."""
+    owners = _owners(graph)
+    touched = {owners[arg] for node in _calls(graph) for arg in _written(node)}
+    return {node for node, owner in owners.items() if owner in touched}
+
+
+def _owners(graph: fx.GraphModule) -> dict[fx.Node, fx.Node]:
+    """Return for every tensor the one whose memory it shares, itself if it has its own."""
     owners: dict[fx.Node, fx.Node] = {}
     for node in graph.graph.nodes:
         inputs = node.all_input_nodes
         owners[node] = owners[inputs[0]] if inputs and _is_alias(node) else node
-    touched = {owners[arg] for node in _calls(graph) for arg in _written(node)}
-    return {node for node, owner in owners.items() if owner in touched}
+    return owners
 
 
 def _written(node: fx.Node) -> list[fx.Node]:

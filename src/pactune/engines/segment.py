@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -103,7 +104,7 @@ class SegmentReader:
         self._constant = problem.steady and not trajectory.dynamics.uses_noise  # every step has the same data
         self._known: dict[int, tuple[TensorList, TreeLayout]] = {}
         self._numbers = {
-            name: torch.tensor([row[name] for row in table], dtype=problem.dtype, device=problem.device)
+            name: _column(tuple([row[name] for row in table]), problem.dtype, problem.device)
             for name in (table[0] if table else ())
         }
 
@@ -139,6 +140,11 @@ class SegmentReader:
     def _columns(self, start: int, steps: int) -> dict[str, Tensor]:
         first = start - self._start
         return {name: column[first : first + steps] for name, column in self._numbers.items()}
+
+
+@lru_cache(maxsize=8)  # the numbers are often those of the last round
+def _column(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 def _deduplicated(batches: list[Batch]) -> list[Batch]:

@@ -78,18 +78,20 @@ def problem_snapshot(problem: Problem) -> object:
     their parts. It keeps tensors by reference, so it notices a replaced tensor but not one that is changed in place. It
     cannot see everything that Python code may read; engines therefore also compare numbers.
     """
-    inside = set(problem.model.modules())
-    modules = [
-        (
+    inside = dict.fromkeys(problem.model.modules())
+    parts: list[Any] = []  # of all modules in one list, which is faster than a node for each
+    for module in inside | dict.fromkeys(problem.hyper.modules()):
+        settings = _settings(module)
+        parts += (
             type(module),
             None if type(module).__module__.startswith("torch.") else type(module).forward,
-            _settings(module),
+            len(settings),
+            *settings,
+            *settings.values(),
             {name: p for name, p in module._parameters.items() if p is not None and not p.requires_grad} or None,
             None if module in inside else dict(module._buffers) or None,
         )
-        for module in dict.fromkeys([*problem.model.modules(), *problem.hyper.modules()])
-    ]
-    return snapshot((modules, problem.losses()))
+    return snapshot((parts, problem.losses()))
 
 
 class ChangeDetector:
@@ -164,7 +166,8 @@ def _parts(thing: Any) -> tuple[Any, ...] | None:
 
 def _plain_globals(function: FunctionType) -> dict[str, Any]:
     """Return the numbers and strings among the global variables that a function uses."""
-    return _plain_values({name: function.__globals__.get(name) for name in function.__code__.co_names})
+    known = function.__globals__
+    return _plain_values({name: known[name] for name in function.__code__.co_names if name in known})
 
 
 def _plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:

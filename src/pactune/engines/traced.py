@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from pactune.engines.layout import TensorList, TreeLayout, flatten
-from pactune.engines.rewrites import call_directly, hold_numbers
+from pactune.engines.rewrites import call_directly, hold_constants, hold_numbers
 from pactune.engines.round_end import RoundEnd, estimator_obstacle, probe, read_round, round_end_obstacle
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
@@ -107,8 +107,8 @@ class Traced(Engine):
         whole = RoundEnd.of(chain)
         if any(whole.is_same_function(slow) for slow in self._slower):
             return None
-        layouts_known = [one.layouts for one in self._recordings if one.segment.is_same_function(whole)]
-        if not layouts_known and (reason := round_end_obstacle(round_chain)):
+        known_rounds = [one for one in self._recordings if one.segment.is_same_function(whole)]
+        if not known_rounds and (reason := round_end_obstacle(round_chain)):
             log.debug("the round is not recorded as a whole: %s", reason)
             return None
         start, data = read_round(round_chain)
@@ -121,9 +121,10 @@ class Traced(Engine):
             return None
         flat = [flatten(part) for part in (start, chain.hyper, data)]
         example, layouts = [tensor for tensors, _ in flat for tensor in tensors], tuple(layout for _, layout in flat)
-        if layouts_known and layouts not in layouts_known and round_end_obstacle(round_chain):
+        recording = next((one for one in known_rounds if one.layouts == layouts), None)
+        if recording is None and known_rounds and round_end_obstacle(round_chain):
             return None
-        recording = self._recording(self._recordings, whole, layouts, example)
+        recording = recording or self._recording(self._recordings, whole, layouts, example)
         program = recording.program
         if program is None:
             return None
@@ -133,8 +134,7 @@ class Traced(Engine):
             self._recordings.remove(recording)
             self._slower.append(whole)
             return None
-        with torch.no_grad():
-            found = list(program(*example))
+        found = list(program(*example))
         assert isinstance(recording.segment, RoundEnd)
         assert recording.segment.result is not None
         end: ChainEnd
@@ -178,8 +178,7 @@ class Traced(Engine):
         checked = self._recording(self._recordings, Segment.of(round_chain, t, 1), layouts, example)
         if checked.program is None:
             return None
-        with torch.no_grad():
-            found = checked.program(*example)
+        found = checked.program(*example)
         if all(_equal(a, b) for a, b in zip(found, flatten(round_chain.carry.at_start())[0], strict=True)):
             return checked
         self.mark_unrecordable(problem)
@@ -203,8 +202,7 @@ class Traced(Engine):
                 last_layout = data_layout
             if program is None:
                 break
-            with torch.no_grad():
-                carry = list(program(*carry, *hyper, *data))
+            carry = list(program(*carry, *hyper, *data))
             done += count
         final: Carry = carry_layout.restore(carry)
         state = final.state._replace(step=first_step + done - start)
@@ -230,9 +228,8 @@ class Traced(Engine):
         transpose = several and bool(segment.trajectory.problem.runs) and isinstance(segment, Segment)
         try:
             graph = trace(function, example, transpose=transpose, merge=True)
-            program = self._build(graph, example, len(segment.measured))
-            with torch.no_grad():
-                found = program(*example)
+            program = _below_autograd(self._build(graph, example, len(segment.measured)))
+            found = program(*example)
         except Exception as error:
             log.info("steps are run one by one: recording them failed with %s: %s", type(error).__name__, error)
             return None
@@ -245,6 +242,7 @@ class Traced(Engine):
 
     def _build(self, graph: fx.GraphModule, example: TensorList, steps: int) -> Program:
         hold_numbers(graph)
+        hold_constants(graph)
         call_directly(graph)
         program: Program = graph.forward
         return program
@@ -274,6 +272,16 @@ class Compiled(Traced):
         with torch.no_grad():
             program: Program = compile_graph(graph, list(example))  # without the guards of `torch.compile`
         return program
+
+
+def _below_autograd(program: Program) -> Program:
+    """Run a program without the layer of autograd, through which every operation passes under `torch.no_grad` too."""
+
+    def run(*tensors: Tensor) -> Sequence[Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            return program(*tensors)
+
+    return run
 
 
 def _equal(found: Tensor, wanted: Tensor) -> bool:

@@ -41,6 +41,7 @@ def trace(
     if merge:
         rewrites.leave_out_shape_lenders(graph)
         rewrites.shorten_squared_errors(graph)
+        rewrites.shorten_sums(graph)
         rewrites.remove_empty_operations(graph)
         rewrites.merge_equal_operations(graph)
     graph.graph.eliminate_dead_code()

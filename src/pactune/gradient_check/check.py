@@ -168,7 +168,13 @@ class _RecordedPart(NamedTuple):
         step_data = [[path.step_data[t] for path in self.paths] for t in range(self.plan.inner_steps)]
         inputs, batches = [path.inputs for path in self.paths], self.paths[0].risk_batches
         request = RoundRequest(
-            self.plan, starts, self.hyper, lambda t: step_data[t], batches, drawn or None, estimator_inputs=inputs
+            self.plan,
+            starts,
+            self.hyper,
+            lambda t: step_data[t],
+            batches,
+            drawn or None,
+            estimator_inputs=lambda: inputs,
         )
         return run_round(request)
 

@@ -217,12 +217,13 @@ def copied(model: nn.Module, *others: Any) -> tuple[Any, ...]:
 @contextmanager
 def restored_mode(model: nn.Module) -> Iterator[None]:
     """Restore the training flag of every module on exit."""
-    flags = {module: module.training for module in model.modules()}
+    flags = [(module, module.training) for module in model.modules()]
     try:
         yield
     finally:
-        for module, flag in flags.items():
-            module.training = flag
+        for module, flag in flags:
+            if module.training is not flag:  # an assignment to an attribute of a module takes long
+                module.training = flag
 
 
 @contextmanager

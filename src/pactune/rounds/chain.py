@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -102,13 +103,21 @@ class Chain:
         self._squares = zeros_like(state.params) if plan.sums_squares else {}
         self._first_needed = plan.risk_estimator.skippable_steps(plan.inner_steps)
         self._graph: OneGraph | None = None
-        self._risk_side: ChainEstimator | None = None
-        self._path_side: ChainEstimator | None = None
-        if plan.derivatives:
-            self._risk_side = plan.risk_estimator.start(plan.trajectory, self._context)
-            if plan.trajectory.objective.has_path and not plan.sums_squares:
-                same = plan.path_estimator == plan.risk_estimator
-                self._path_side = self._risk_side if same else plan.path_estimator.start(plan.trajectory, self._context)
+
+    @cached_property
+    def _risk_side(self) -> ChainEstimator | None:
+        """The estimator of the risk, if derivatives are needed; a chain that an engine replays never starts it."""
+        plan = self.plan
+        return plan.risk_estimator.start(plan.trajectory, self._context) if plan.derivatives else None
+
+    @cached_property
+    def _path_side(self) -> ChainEstimator | None:
+        """The estimator of the path term, if its derivative is needed step by step."""
+        plan = self.plan
+        if not plan.derivatives or not plan.trajectory.objective.has_path or plan.sums_squares:
+            return None
+        same = plan.path_estimator == plan.risk_estimator
+        return self._risk_side if same else plan.path_estimator.start(plan.trajectory, self._context)
 
     def step(self, data: StepData, hyper: Params) -> tuple[Tensor | None, Params | None]:
         """Measure at θ_t, then move; return q_t, and its λ-derivative if it is known at once."""
@@ -225,11 +234,12 @@ class Chain:
         """Continue from `carry`, after an engine has run `steps` steps."""
         self._state, self._total, self._squares = carry.state, carry.total, carry.squares
         self._owned = self._owned or steps > 0  # without a step it is still the state at the start
+        risk_side, path_side = self._risk_side, self._path_side  # they start before the first step
         self._context.advance(steps)
-        if self._risk_side is not None:
-            self._risk_side.skip_steps({})
-        if self._path_side is not None:
-            self._path_side.skip_steps(carry.sums)
+        if risk_side is not None:
+            risk_side.skip_steps({})
+        if path_side is not None:
+            path_side.skip_steps(carry.sums)
 
     def path_sums(self) -> tuple[Tensor, Params]:
         """Return Σ q_t so far and its λ-derivative, which is empty without derivatives or without a path term."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
@@ -68,7 +69,7 @@ class ChainStates:
             return self.inputs.step_data(first + t, self.chains, mine)
 
         batches = self.inputs.risk_batches(plan.trajectory.risk_sample, self.rounds)
-        inputs = self.estimator_inputs(batches)
+        inputs = partial(self.estimator_inputs, batches)
         return RoundRequest(plan, states, hyper, step_data_at, batches, drawn, on_step, phase, first, inputs)
 
     def estimator_inputs(self, risk_batches: Iterable[Batch]) -> list[EstimatorInputs]:
@@ -129,4 +130,6 @@ class ChainStates:
 
     def _draw(self, chain: int) -> Params:
         own = self.chains == 1 and not self.restart and self.inputs.initial is None
-        return self.params if own else self.inputs.draw(self.rounds, chain)
+        if own or not self.inputs.problem.draws_initial:  # without a draw, θ_0 depends on λ alone
+            return self.params
+        return self.inputs.draw(self.rounds, chain)

@@ -108,7 +108,7 @@ class RunInputs:
         """Return the state that users see: without slots, and at the average if the dynamics keeps one."""
         average = self.dynamics.average(state.slots)
         if average is None:
-            return state._replace(slots={})
+            return state._replace(slots={}) if state.slots else state
         return InnerState(average, {}, fresh_statistics(self.problem, average, state.buffers), state.step)
 
     def _noise(self, step: int, chain: int) -> Params | None:

@@ -101,7 +101,7 @@ class RoundRequest(NamedTuple):
         on_step: the online algorithm. It receives the λ-derivative of ‖Δ_t‖ and may change λ in place.
         phase: the first step at which Δ_t is measured; it is less than the stride.
         position: the number of inner steps of the run before this round.
-        estimator_inputs: the memory and the fresh mini-batches of every chain's estimator; None for a stack.
+        estimator_inputs: returns the memory and the fresh mini-batches of every chain's estimator; None for a stack.
     """
 
     plan: RoundPlan
@@ -113,7 +113,7 @@ class RoundRequest(NamedTuple):
     on_step: OnStep | None = None
     phase: int = 0
     position: int = 0
-    estimator_inputs: Sequence[EstimatorInputs] | None = None
+    estimator_inputs: Callable[[], Sequence[EstimatorInputs]] | None = None
 
 
 class RoundOutcome(NamedTuple):

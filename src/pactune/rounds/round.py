@@ -78,7 +78,7 @@ class _Round:
         self.request = request
         self._last_data: tuple[int, Sequence[StepData]] | None = None
         starts = request.drawn if request.drawn is not None else [None] * len(request.states)
-        inputs = request.estimator_inputs if request.estimator_inputs is not None else [None] * len(request.states)
+        inputs = [None] * len(request.states) if request.estimator_inputs is None else request.estimator_inputs()
         parts = zip(request.states, starts, inputs, strict=True)
         self._chains = [
             Chain(request.plan, state, request.hyper, start, request.phase, own) for state, start, own in parts

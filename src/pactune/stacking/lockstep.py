@@ -64,8 +64,9 @@ def _run(runs: Sequence[RequestGenerator[T]], runner: Runner, interrupted: Calla
     for index, run in enumerate(runs):
         advance(index, partial(next, run))
     while waiting:
-        first = min(order(index) for index in waiting)
-        group = sorted(index for index in waiting if order(index) == first)  # sorted, so that a stack is found again
+        orders = {index: order(index) for index in waiting}
+        first = min(orders.values())
+        group = sorted(index for index in orders if orders[index] == first)  # sorted, so that a stack is found again
         requests = [waiting.pop(index) for index in group]
         try:
             check_interrupt()

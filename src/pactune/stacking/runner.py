@@ -87,7 +87,8 @@ class Runner:
 
     def run(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
         """Run one round of every request. Problems that the engine has marked as unrecordable run step by step."""
-        recorded = [request for request in requests if request.plan.trajectory.problem not in self.engine.unrecordable]
+        unrecordable = set(self.engine.unrecordable)
+        recorded = [request for request in requests if request.plan.trajectory.problem not in unrecordable]
         found = dict(zip(map(id, recorded), self._run_recorded(recorded), strict=True)) if recorded else {}
         return [found[id(request)] if id(request) in found else run_round(request) for request in requests]
 

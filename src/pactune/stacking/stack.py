@@ -19,7 +19,7 @@ from pactune.problem.data.source import BatchesAnew
 from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import ChainEnd
 from pactune.rounds.online import half_inverse_root
-from pactune.rounds.plan import OnStep, RoundOutcome, RoundRequest
+from pactune.rounds.plan import OnStep, RoundOutcome, RoundPlan, RoundRequest
 from pactune.rounds.round import combine
 from pactune.stacking.layers import only_products
 from pactune.stacking.stacked import StackedProblem, StackedRows
@@ -45,6 +45,7 @@ class Stack:
         for problem in dict.fromkeys(self._problems):
             self._sharing.setdefault(problem.functions, []).append(problem)
         self._fixed = problem_snapshot(self._problems[0])
+        self._plans: tuple[RoundPlan, RoundPlan] | None = None  # of the first request, and of the stack
         trajectory, self._problem = requests[0].plan.trajectory, StackedProblem(self._problems)
         defaults = [request.plan.trajectory.default_hyper for request in requests for _ in request.states]
         self._trajectory = replace(
@@ -65,13 +66,15 @@ class Stack:
         states = [state for request in requests for state in request.states]
         draws = [draw for request in requests for draw in request.drawn or ()]
         hyper = stack([request.hyper for request in requests for _ in request.states])
+        if self._plans is None or self._plans[0] is not first.plan:
+            self._plans = first.plan, replace(first.plan, trajectory=self._trajectory)
         return RoundRequest(
-            replace(first.plan, trajectory=self._trajectory),
+            self._plans[1],
             [_stack_states(states)],
             hyper,
             lambda t: [self._joined_data([data for request in requests for data in request.step_data_at(t)])],
             BatchesAnew(partial(self._joined_risk_batches, requests)),
-            None if first.drawn is None else [stack(draws)],
+            None if first.drawn is None else [_stack_draws(draws)],
             None if first.on_step is None else _online(requests, hyper),
             first.phase,
             min(request.position for request in requests),
@@ -163,6 +166,13 @@ def _stack_states(states: Sequence[InnerState]) -> InnerState:
     slots = {slot: stack([state.slots[slot] for state in states]) for slot in states[0].slots}
     params, buffers = stack([state.params for state in states]), stack([state.buffers for state in states])
     return InnerState(params, slots, buffers, states[0].step)
+
+
+def _stack_draws(draws: Sequence[Params]) -> Params:
+    """Return the draws from P_0 of all chains. Tasks and folds have one draw, which need not be copied for each."""
+    if all(draw is draws[0] for draw in draws):
+        return {name: value.expand(len(draws), *value.shape) for name, value in draws[0].items()}
+    return stack(draws)
 
 
 def _ends(end: ChainEnd) -> list[ChainEnd]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError
-from pactune.nested import map_tensors
+from pactune.nested import map_tensors, tensors_in
 from pactune.problem.data.source import Batch, Source, quietly, reading, seeded
 from pactune.problem.data.take_rows import take_rows
 from pactune.problem.data.taken import TakenRows, take_once
@@ -216,8 +216,20 @@ class TensorRows(Indexed):
     draws = False
 
     def __init__(self, data: Any, tensors: Sequence[Tensor], *, batch_size: int | None) -> None:
-        self.data, self._tensors = data, tensors
+        self.data = data
         super().__init__(tensors[0].shape[0], batch_size=batch_size, shuffle=True, drop_last=False)
+
+    def with_tensors(self, data: Any) -> TensorRows:
+        """Return other tensors of the same shapes as a data set with the same mini-batches."""
+        twin = object.__new__(TensorRows)
+        twin.__dict__.update(self.__dict__)
+        twin.data, twin._full, twin._orders = data, None, {}
+        return twin
+
+    def _whole(self) -> Batch:
+        if self._full is None:
+            self._full = Batch(self.data, self.rows, whole(self.rows))
+        return self._full
 
     def _take(self, index: Tensor) -> Any:
         every = whole(self.rows)
@@ -229,7 +241,7 @@ class TensorRows(Indexed):
         """Return the sizes and a checksum of at most `FINGERPRINT_ROWS` rows, spread over all."""
         digest = hashlib.blake2b(digest_size=8)
         spread = torch.arange(0, self.rows, -(-self.rows // FINGERPRINT_ROWS), device="cpu")
-        for tensor in self._tensors:
+        for tensor in tensors_in(self.data):
             sample = take_rows(tensor.detach(), spread).to_dense().cpu().contiguous()
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(sample.reshape(-1).view(torch.uint8).numpy().data)

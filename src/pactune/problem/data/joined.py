@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def _join(batches: Sequence[Batch], *, compare: bool) -> Batch:
 def _joined_column(column: Sequence[Any], *, compare: bool) -> tuple[Any, bool]:
     """Return one leaf of all runs as one, and True if it is the leaf of each of them."""
     first = column[0]
-    if all(same_tensor(first, other, compare=compare) for other in column):
+    if all(same_tensor(first, other, compare=compare) for other in column[1:]):
         return first, True
     return torch.stack(list(column)), False
 
@@ -71,10 +72,11 @@ def same_tensor(a: Any, b: Any, *, compare: bool = False) -> bool:
         return True
     if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.shape != b.shape or a.dtype != b.dtype:
         return False
-    memory = memory_of([a])
-    if memory is not None and memory == memory_of([b]):
+    if not (a.layout == b.layout == torch.strided and a.device == b.device):
+        return False
+    if a.data_ptr() == b.data_ptr() and (memory := memory_of([a])) is not None and memory == memory_of([b]):
         return True
-    return compare and a.layout == b.layout == torch.strided and a.device == b.device and torch.equal(a, b)
+    return compare and torch.equal(a, b)
 
 
 def over_runs(function: Callable[..., Any], batch: Batch, *trees: Any) -> Any:
@@ -95,8 +97,8 @@ def first_of_stack(batch: Batch) -> Batch:
     """Return the mini-batch of the first run."""
     if not batch.stacked:
         return batch
-    number = iter(range(len(tensors_of(batch))))
-    data, numbers = map_tensors((batch.data, batch.numbers), lambda t: t if next(number) in batch.shared else t[0])
+    place = count()
+    data, numbers = map_tensors((batch.data, batch.numbers), lambda t: t if next(place) in batch.shared else t[0])
     return Batch(data, batch.rows, numbers)
 
 
