@@ -29,7 +29,12 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     emulate(monkeypatch)
     counts: list[int] = []
     capture = end_graph.capture_side_by_side
-    monkeypatch.setattr(end_graph, "capture_side_by_side", lambda parts: counts.append(len(parts)) or capture(parts))
+
+    def counted(parts: Any, *settings: Any) -> Any:
+        counts.append(len(parts))
+        return capture(parts, *settings)
+
+    monkeypatch.setattr(end_graph, "capture_side_by_side", counted)
     return counts
 
 
@@ -312,3 +317,15 @@ def test_gradients_are_compared_by_their_norms(
 def test_probes_are_compared_by_their_sizes(found: list[float], wanted: list[float], agree: bool) -> None:
     values = [[torch.tensor(value) for value in each] for each in (found, wanted)]
     assert probes_agree([values[0], values[1]], [values[1], values[1]]) == [agree, True]
+
+
+def test_the_graphs_of_a_round_share_the_tensors_of_the_chain(captures: list[int]) -> None:
+    engine = check_equal(inner_steps=13)
+    check, plain_check = engine._checks  # of a tuned and of a plain round
+    graphs, (end,) = [check, *check.longer], engine._ends._graphs
+    assert len(graphs) == 3  # of the step that is checked, of some steps, and of those that are left over
+    assert len({id(graph.carries[0][0]) for graph in graphs}) == 1
+    assert plain_check.carries[0][0] is not check.carries[0][0]  # a plain round has no sums, so its carry is another
+    carry, _, hyper = end._inputs[0]
+    assert carry.tensors is check.carries[0]
+    assert hyper is check._hypers[0]

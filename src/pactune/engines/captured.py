@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from pactune.engines.cuda_graph import Pool, StepGraph
-from pactune.engines.end_graph import EndGraphs
+from pactune.engines.end_graph import EndGraph, EndGraphs
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.layout import TensorList
 from pactune.engines.replayed_chain import ReplayedChain
@@ -17,6 +17,7 @@ from pactune.engines.replayed_end import ReplayedEnd, probes_agree
 from pactune.engines.round_end import FEW_STEPS, RoundEnd, estimator_obstacle, round_end_obstacle
 from pactune.engines.segment import Segment, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
+from pactune.engines.static_tensors import SharedTensors
 from pactune.interrupts import check_interrupt
 from pactune.rounds.chain import Chain, ChainEnd
 from pactune.rounds.engine import Engine, RoundChain, log
@@ -65,6 +66,7 @@ class Captured(Engine):
 
     _checks: list[StepGraph] = field(default_factory=list, init=False, repr=False)
     _pool: Pool = field(default=None, init=False, repr=False, compare=False)
+    _shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False, compare=False)
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
     _ends: EndGraphs = field(default_factory=EndGraphs, init=False, repr=False, compare=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
@@ -103,7 +105,7 @@ class Captured(Engine):
         changed = self._changes.run(lambda: probes.extend(end.probe() for end in ends), problems)
         for problem in changed:
             self.mark_unrecordable(problems[problem])
-        graph = None if changed else self._ends.find(ends, only_if_faster=self.only_if_faster)
+        graph = None if changed else self._end_graph(ends)
         if graph is None:
             return eager
         found, replayed = graph.replay(ends)
@@ -113,6 +115,11 @@ class Captured(Engine):
             if not same:
                 self.mark_unrecordable(end.problem)
         return [one if same else None for one, same in zip(found, agree, strict=True)]
+
+    def _end_graph(self, ends: list[ReplayedEnd]) -> EndGraph | None:
+        """Return the graph of these ends; None if they have to run eagerly."""
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        return self._ends.find(ends, self._shared, self._pool, only_if_faster=self.only_if_faster)
 
     def _end_obstacle(self, round_chains: Sequence[RoundChain], first: int) -> str | None:
         """Return why the ends cannot be captured; None if they can."""
@@ -191,11 +198,11 @@ class Captured(Engine):
                 return found
         if any(chain.segment.is_same_function(failed) for chain in chains for failed in self._failed):
             return None
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:
             with options.precision():
-                self._pool = self._pool or torch.cuda.graph_pool_handle()
                 warmed_up = known is not self._checks and options == PLAIN
-                graph = StepGraph(chains, options, warmed_up=warmed_up, pool=self._pool)
+                graph = StepGraph(chains, options, self._shared, warmed_up=warmed_up, pool=self._pool)
         except Exception as error:  # a model may do anything that cannot be captured
             torch.cuda.synchronize()
             log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""CUDA graphs: their capture, the static tensors that they read, and the graph of several inner steps."""
+"""CUDA graphs: their capture, and the graph of several inner steps."""
 
 from __future__ import annotations
 
@@ -9,38 +9,19 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.layout import TensorList
 from pactune.engines.replayed_chain import ReplayedChain
+from pactune.engines.static_tensors import SharedTensors, StaticData
 from pactune.engines.step_programs import CompiledPrograms, new_stream, step_program
 from pactune.engines.tracing import Program
 from pactune.rounds.engine import log
 
-__all__ = ["Pool", "StaticData", "StepGraph", "capture_side_by_side"]
+__all__ = ["Pool", "StepGraph", "capture_side_by_side"]
 
 Pool = Any  # what `torch.cuda.graph_pool_handle` returns
 WARM_UPS = 2  # runs before the capture, in which libraries choose their kernels and allocate memory
-
-
-class StaticData:
-    """The data that a graph reads, in tensors at fixed addresses.
-
-    Attributes:
-        tensors: the static tensors.
-    """
-
-    def __init__(self, tensors: TensorList) -> None:
-        self.tensors = tensors
-        self._loaded: list[Tensor | None] = [None] * len(tensors)
-
-    def load(self, values: Sequence[Tensor]) -> None:
-        """Copy data into the static tensors, except tensors that were copied last time, such as a full batch."""
-        for i, (static, value) in enumerate(zip(self.tensors, values, strict=True)):
-            if self._loaded[i] is not value:
-                static.copy_(value)
-                self._loaded[i] = value
 
 
 class StepGraph:
@@ -49,27 +30,39 @@ class StepGraph:
     Args:
         chains: the chains, with the steps to capture.
         options: the options of the engine.
+        shared: the static tensors of carries and λ, which graphs share that never run at the same time.
         warmed_up: True if another graph has run the kernels of these steps.
-        pool: memory for the results of operations, which graphs share that never run at the same time.
+        pool: memory for the results of operations, which the same graphs share.
 
     Attributes:
-        carries: the static tensors of every chain's carry.
         longer: graphs of more steps. A round uses them only if this graph agreed with an eager step of the round.
     """
 
     def __init__(
-        self, chains: list[ReplayedChain], options: GraphOptions, *, warmed_up: bool = False, pool: Pool = None
+        self,
+        chains: list[ReplayedChain],
+        options: GraphOptions,
+        shared: SharedTensors,
+        *,
+        warmed_up: bool = False,
+        pool: Pool = None,
     ) -> None:
         self.longer: list[StepGraph] = []
         self._segments, self._layouts = [chain.segment for chain in chains], [chain.layouts for chain in chains]
-        self.carries = [chain.static_copies(chain.carry) for chain in chains]
-        self._hypers = [chain.static_copies(chain.hyper) for chain in chains]
+        numbered = list(enumerate(chains))
+        self._carries = [shared.find(("carry", i), chain.static_copies(chain.carry)) for i, chain in numbered]
+        self._hypers = [shared.find(("hyper", i), chain.static_copies(chain.hyper)) for i, chain in numbered]
         self._data = [StaticData(chain.static_copies(chain.data)) for chain in chains]
         compiled = CompiledPrograms()
         programs = [step_program(chain, options, compiled) for chain in chains]
-        parts = zip(programs, self.carries, self._hypers, self._data, strict=True)
-        steps = [partial(_run_steps, *part) for part in parts]
+        hypers = [hyper.tensors for hyper in self._hypers]
+        steps = [partial(_run_steps, *part) for part in zip(programs, self.carries, hypers, self._data, strict=True)]
         self._graph = capture_side_by_side(steps, 0 if warmed_up else WARM_UPS, pool)
+
+    @property
+    def carries(self) -> list[TensorList]:
+        """The static tensors of every chain's carry."""
+        return [carry.tensors for carry in self._carries]
 
     def matches(self, chains: list[ReplayedChain]) -> bool:
         """Return True if the graph was captured for these chains."""
@@ -82,9 +75,9 @@ class StepGraph:
 
     def load(self, chains: list[ReplayedChain]) -> None:
         """Copy the chains' carries and λ into the static tensors."""
-        for chain, carry, hyper in zip(chains, self.carries, self._hypers, strict=True):
-            for static, value in zip([*carry, *hyper], [*chain.carry, *chain.hyper], strict=True):
-                static.copy_(value)
+        for chain, carry, hyper in zip(chains, self._carries, self._hypers, strict=True):
+            carry.load(chain.carry)
+            hyper.load(chain.hyper)
 
     def replay(self, chains: list[ReplayedChain], start: int) -> bool:
         """Copy the data of the next steps and run them; return False if the data has another layout."""
@@ -99,8 +92,8 @@ class StepGraph:
 
     def unload(self, chains: list[ReplayedChain], steps: int) -> None:
         """Let the chains continue from the static carries."""
-        for chain, carry in zip(chains, self.carries, strict=True):
-            chain.continue_from(carry, steps)
+        for chain, carry in zip(chains, self._carries, strict=True):
+            chain.continue_from(carry.tensors, steps)
 
 
 def _run_steps(program: Program, carry: TensorList, hyper: TensorList, data: StaticData) -> None:

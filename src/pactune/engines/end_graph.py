@@ -7,12 +7,13 @@ from functools import partial
 
 import torch
 
-from pactune.engines.cuda_graph import StaticData, capture_side_by_side
+from pactune.engines.cuda_graph import WARM_UPS, Pool, capture_side_by_side
 from pactune.engines.layout import TensorList
 from pactune.engines.replayed_chain import static_copies
 from pactune.engines.replayed_end import ReplayedEnd
 from pactune.engines.round_end import RoundEnd
 from pactune.engines.segment import flat_function
+from pactune.engines.static_tensors import SharedTensors, StaticData, StaticTensors
 from pactune.engines.timing import least_seconds
 from pactune.engines.tracing import Program
 from pactune.problem.inner_problem import InnerProblem
@@ -38,20 +39,24 @@ class EndGraph:
 
     Args:
         ends: the ends to capture.
+        shared: the static tensors of carries and λ, which graphs share that never run at the same time.
+        pool: memory for the results of operations, which the same graphs share.
     """
 
-    def __init__(self, ends: list[ReplayedEnd]) -> None:
+    def __init__(self, ends: list[ReplayedEnd], shared: SharedTensors, pool: Pool = None) -> None:
         self.functions, self._layouts = [end.function for end in ends], [end.layouts for end in ends]
-        self._starts = [static_copies([*end.start, *end.hyper], end.problem.device) for end in ends]
+        self._inputs = [_static_inputs(i, end, shared) for i, end in enumerate(ends)]
         self._data = [StaticData(static_copies(end.data, end.problem.device)) for end in ends]
         self._found: list[TensorList] = [[] for _ in ends]
         programs = [end_program(end) for end in ends]
-        self._graph = capture_side_by_side([partial(self._run, i, program) for i, program in enumerate(programs)])
+        parts = [partial(self._run, i, program) for i, program in enumerate(programs)]
+        self._graph = capture_side_by_side(parts, WARM_UPS, pool)
 
     def _run(self, i: int, program: Program) -> None:
         """Run the end of chain i, and keep its result, so that the graph does not use this memory again."""
         with torch.enable_grad():  # as in an eager round
-            self._found[i] = [tensor.detach() for tensor in program(*self._starts[i], *self._data[i].tensors)]
+            inputs = [tensor for part in self._inputs[i] for tensor in part.tensors]
+            self._found[i] = [tensor.detach() for tensor in program(*inputs, *self._data[i].tensors)]
 
     def matches(self, ends: list[ReplayedEnd]) -> bool:
         """Return True if the graph was captured for these ends."""
@@ -69,9 +74,9 @@ class EndGraph:
 
     def replay(self, ends: list[ReplayedEnd]) -> tuple[list[ChainEnd], list[TensorList]]:
         """Run the ends; return copies of their results and of the values of `probe`."""
-        for end, starts, data in zip(ends, self._starts, self._data, strict=True):
-            for static, value in zip(starts, [*end.start, *end.hyper], strict=True):
-                static.copy_(value)
+        for end, inputs, data in zip(ends, self._inputs, self._data, strict=True):
+            for static, values in zip(inputs, (end.carry, end.others, end.hyper), strict=True):
+                static.load(values)
             data.load(end.data)
         self._graph.replay()
         results, probes = [], []
@@ -81,6 +86,12 @@ class EndGraph:
             results.append(end.with_count(result))
             probes.append(probed)
         return results, probes
+
+
+def _static_inputs(i: int, end: ReplayedEnd, shared: SharedTensors) -> list[StaticTensors]:
+    """Return the static tensors of the carry, of the other parts of the start, and of λ of chain i."""
+    parts = (("carry", end.carry), ("start", end.others), ("hyper", end.hyper))
+    return [shared.find((name, i), static_copies(tensors, end.problem.device)) for name, tensors in parts]
 
 
 class EndGraphs:
@@ -98,7 +109,9 @@ class EndGraphs:
         """Return True if the end of one of these problems could not be captured, or is faster without a graph."""
         return any(function.trajectory.problem is eager for function in functions for eager in self._eager)
 
-    def find(self, ends: list[ReplayedEnd], *, only_if_faster: bool = False) -> EndGraph | None:
+    def find(
+        self, ends: list[ReplayedEnd], shared: SharedTensors, pool: Pool, *, only_if_faster: bool = False
+    ) -> EndGraph | None:
         """Return the graph of these ends; capture it if it is not there. Return None if they have to run eagerly.
 
         The graphs of other chains make room. If all graphs belong to these chains, their mini-batches have too many
@@ -106,6 +119,8 @@ class EndGraphs:
 
         Args:
             ends: the ends.
+            shared: the static tensors of the engine's graphs.
+            pool: the memory of the engine's graphs.
             only_if_faster: keep a new graph only if it is faster than the eager ends.
         """
         problems = [end.problem for end in ends]
@@ -117,7 +132,7 @@ class EndGraphs:
                 log.debug("the ends of rounds run eagerly: their mini-batches have too many different sizes")
                 return None
             self._graphs.remove(other)
-        graph = _captured(ends)
+        graph = _captured(ends, shared, pool)
         if graph is not None and only_if_faster and not _is_faster(graph, ends):
             log.info("the ends of rounds run eagerly, which takes less time than a graph and its check")
             graph = None
@@ -137,10 +152,10 @@ def _is_faster(graph: EndGraph, ends: list[ReplayedEnd]) -> bool:
     return least_seconds(lambda: (graph.replay(ends), [end.probe() for end in ends])) < WORTH * eager
 
 
-def _captured(ends: list[ReplayedEnd]) -> EndGraph | None:
+def _captured(ends: list[ReplayedEnd], shared: SharedTensors, pool: Pool) -> EndGraph | None:
     """Capture the ends; return None if this fails or if the graph gives another result."""
     try:
-        graph = EndGraph(ends)
+        graph = EndGraph(ends, shared, pool)
         found, _ = graph.replay(ends)
     except Exception as error:  # a model may do anything that cannot be captured
         torch.cuda.synchronize()

@@ -32,8 +32,19 @@ class ReplayedEnd:
         self._start, self._data = read_round(round_chain, first)
         self._hyper, self._steps = chain.hyper, chain.carry.state.step + chain.plan.inner_steps - first
         self.start, self._start_layout = flatten(self._start)
+        self._size = len(flatten(self._start.carry)[0])
         self.hyper, self._hyper_layout = flatten(chain.hyper)
         self.data, self._data_layout = flatten(self._data)
+
+    @property
+    def carry(self) -> TensorList:
+        """The tensors of the carry, with which the start begins."""
+        return self.start[: self._size]
+
+    @property
+    def others(self) -> TensorList:
+        """The other tensors of the start."""
+        return self.start[self._size :]
 
     @property
     def layouts(self) -> tuple[TreeLayout, TreeLayout, TreeLayout]:
