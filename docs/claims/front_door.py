@@ -34,7 +34,20 @@ def claims() -> list[str]:
         rows.append(f"| {words} | {cells} | {n(found['seconds'], '.0f')} |")
     gap = _summary("wine")["tune − logistic_regression_cv"]
     wine = f"on wine by {n(-gap['mean'], '.1f')} ± {n(gap['half_width'], '.1f')} points"
-    return [*rows, wine, *_networks(), *_mini_batches()]
+    return [*rows, wine, *_input_noise(), *_networks(), *_mini_batches()]
+
+
+def _input_noise() -> list[str]:
+    """Return the rows about noise on the inputs."""
+    stored = read("benchmarks/results/input_noise.json")
+    names = {"digits, 100 rows": "digits", "breast cancer, 80 rows": "breast-cancer", "wine, 60 rows": "wine"}
+    rows = []
+    for words, name in names.items():
+        found = stored[f"{name}, draws from 200"]
+        own, draws = found["summary"], len(found["draws"])
+        gain = f"{n(own['gain'], '+.2f', minus='−')} ± {n(own['error'], '.2f')}"
+        rows.append(f"| {words} | {n(draws)} | {n(own['noise'], '.1f')} | {n(own['none'], '.1f')} | {gain} |")
+    return rows
 
 
 def _mini_batches() -> list[str]:

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, IterableDataset, TensorDataset
 import pactune as pt
 from pactune.problem.data import as_source
 from pactune.search import samples
-from pactune.search.samples import first_inputs, one_sample
+from pactune.search.samples import first_inputs, one_sample, spread_of
 
 CPU = torch.device("cpu")
 X, Y = torch.randn(12, 2, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2
@@ -72,3 +72,19 @@ def test_first_inputs_are_the_inputs_of_all_rows(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     monkeypatch.setattr(samples, "MOST_INPUTS", 1)
     assert found((X, Y)) is None
+
+
+def test_the_spread_is_that_of_the_inputs_around_their_means() -> None:
+    inputs = torch.tensor([[1.0, 10.0], [3.0, 10.0], [5.0, 10.0]])  # variances 4 and 0
+    assert spread_of(inputs) == pytest.approx(2**0.5)
+    assert spread_of(inputs + 100) == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("inputs", [torch.ones(3, 2).long(), torch.ones(1, 2), torch.eye(3).to_sparse()])
+def test_some_inputs_cannot_have_noise(inputs: torch.Tensor) -> None:
+    assert spread_of(inputs) == 0
+
+
+def test_many_numbers_have_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MOST_NOISE", X.numel() - 1)
+    assert spread_of(X) == 0

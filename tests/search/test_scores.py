@@ -27,9 +27,9 @@ MODELS = merged(FoldRows(part.train, union(part.valid, fold.held)) for fold in H
 START = torch.ones(ROWS, dtype=torch.float64)
 
 
-def filled(losses: Tensor, kinds: Sequence[float] | None = None) -> CandidateScores:
+def filled(losses: Tensor, kinds: Sequence[float] | None = None, to_end: Sequence[int] = ()) -> CandidateScores:
     """Return scores by losses of every candidate, round and row. A model's prediction is the number of the row."""
-    scores = CandidateScores(kinds or [0.0] * len(losses), MODELS, HELD, START)
+    scores = CandidateScores(kinds or [0.0] * len(losses), MODELS, HELD, START, to_end)
     for candidate, rounds in enumerate(losses):
         for values in rounds:
             scores.add(candidate, [RowScores(values[model.valid], model.valid.double()) for model in MODELS])
@@ -160,3 +160,19 @@ def test_the_step_of_a_tuned_run_is_chosen_by_the_other_folds() -> None:
     assert scores.best(without=0) == 6
     assert scores.best(without=1) == scores.best() == 3
     assert len(scores.judged(2, 3)) == 2
+
+
+def test_of_a_candidate_that_trains_to_the_end_only_the_last_round_counts() -> None:
+    losses = torch.ones(2, 7, ROWS, dtype=torch.float64)
+    losses[0, 2:5], losses[1, 4:] = 1e-3, 1e-2  # the first is better, but not at the end
+    assert filled(losses, [0.0, 1.0]).best(None) == (0, 3)
+    assert filled(losses, [0.0, 1.0], to_end=[0, 1]).best(None) == (1, 6)
+
+
+def test_a_tuned_run_with_noise_takes_its_last_step() -> None:
+    held = [fold.held for fold in HELD]
+    scores = HeldOutScores(held, START, to_end=True)
+    for k, rows in enumerate(held):
+        for step in range(5):
+            scores.add(k, [RowScores(torch.full((len(rows),), float(step), dtype=torch.float64), None)])
+    assert scores.best() == scores.best(without=1) == 4

@@ -15,6 +15,7 @@ from pactune.checks import check_flag
 from pactune.errors import DataError, SettingError, warn_user
 from pactune.problem.data import Batch, BatchSizes, Source, in_type
 from pactune.problem.data.changing import NoRows
+from pactune.problem.data.noisy import NoisyInputs
 from pactune.problem.description import describe_problem
 from pactune.problem.evaluation import Evaluation, average, outputs_of
 from pactune.problem.folds import FoldRows, Folds, make_folds
@@ -232,6 +233,11 @@ class Problem(ModelRisks):
     def with_mini_batches(self, size: int) -> Problem:
         """Return the same problem with training mini-batches of one size, unless the data bring their own."""
         return copy.copy(self)._sharing(self._folds, self._tasks, self.train.with_mini_batches(size), self.valid)
+
+    def with_noise(self, spread: float) -> Problem:
+        """Return the same problem with Gaussian noise on the inputs of its training mini-batches; 0 adds none."""
+        train = NoisyInputs(self.train, spread) if spread else self.train
+        return copy.copy(self)._sharing(self._folds, self._tasks, train, self.valid)
 
     def subset(self, train_rows: Tensor, valid_rows: Tensor) -> Problem:
         """Return one problem on some rows, with the same model and hyper module and without folds."""

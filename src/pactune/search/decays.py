@@ -16,7 +16,7 @@ from pactune.problem.hyper import WeightDecay
 from pactune.rounds.run_states import RunStates
 from pactune.search.rows import HeldOutFold, merged, union
 from pactune.search.scores import CandidateScores, smooth
-from pactune.search.training import InnerLoop, RowReader, copied_modules, start_run, train
+from pactune.search.training import InnerLoop, RowReader, averaged, copied_modules, start_run, train
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
 
@@ -27,6 +27,7 @@ DECAYS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 MOST_DECAYS = 8
 PULLS = (1.0, 5.0)  # of correlated inputs
 DECAYS_WITH_PULL = (0.0, 0.03, 0.3)
+NOISES = (0.5, 0.7, 1.0)  # on inputs, as shares of their standard deviation
 STABLE = 0.4  # the largest ηλ of a candidate; tuning can still enlarge λ four times
 ACTS = 0.5  # the least ηλ times the steps, at which a decay shrinks θ to 60 % unless gradients resist
 ROUNDS = 25  # before it is looked whether more would help
@@ -41,14 +42,28 @@ def with_decay(model: nn.Module, hyper: nn.Module | None, decay: float) -> nn.Mo
 
 
 class Scalars(NamedTuple):
-    """A candidate of the search: one decay, and the strength of `CorrelatedInputs`, 0 for none."""
+    """A candidate of the search: one decay, and what is known of the inputs.
+
+    Attributes:
+        decay: the decay of all parameters but the biases.
+        pull: the strength of `CorrelatedInputs`, 0 for none.
+        noise: the standard deviation of the noise on the inputs, 0 for none.
+    """
 
     decay: float
     pull: float = 0.0
+    noise: float = 0.0
+
+    @property
+    def kind(self) -> tuple[bool, float]:
+        """Equal for candidates that one number orders: decays with a pull, or spreads of noise."""
+        return self.noise > 0, self.pull
 
 
-def candidates(learning_rate: float, steps: int, *, pulls: bool, most: int = MOST_DECAYS) -> list[Scalars]:
-    """Return the candidates: first plain training, then the other decays alone, then decays with a pull.
+def candidates(
+    learning_rate: float, steps: int, *, pulls: bool, most: int = MOST_DECAYS, spread: float = 0.0
+) -> list[Scalars]:
+    """Return the candidates: first plain training, then the other decays alone, decays with a pull, and noise.
 
     A step multiplies θ by 1 − ηλ. So λ far above 1/η makes θ grow and change its sign at every step, and λ far below
     1/η divided by the number of steps does nothing. Such candidates are left out.
@@ -58,6 +73,7 @@ def candidates(learning_rate: float, steps: int, *, pulls: bool, most: int = MOS
         steps: the inner steps within which a decay must act.
         pulls: add candidates with a pull of correlated inputs.
         most: the largest number of decays.
+        spread: the standard deviation of the inputs, of which noise is a share; 0 adds no candidates with noise.
 
     >>> [scalars.decay for scalars in candidates(0.1, 2000, pulls=False)]
     [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
@@ -67,7 +83,8 @@ def candidates(learning_rate: float, steps: int, *, pulls: bool, most: int = MOS
     least = ACTS / (learning_rate * steps)
     alone = [Scalars(decay) for decay in DECAYS if not 0 < decay < least][:most]
     both = [Scalars(decay, pull) for pull in PULLS for decay in DECAYS_WITH_PULL if pulls]
-    return [one for one in alone + both if learning_rate * max(one.decay, one.pull) <= STABLE]
+    noisy = [Scalars(0.0, noise=share * spread) for share in NOISES if spread]
+    return [one for one in alone + both + noisy if learning_rate * max(one.decay, one.pull) <= STABLE]
 
 
 def at_scalars(problem: Problem, scalars: Scalars, inputs: CorrelatedInputs | None) -> Problem:
@@ -78,7 +95,7 @@ def at_scalars(problem: Problem, scalars: Scalars, inputs: CorrelatedInputs | No
         cast(WeightDecay, hyper["decay"]).values["all"].fill_(scalars.decay)
     if scalars.pull and inputs is not None:
         hyper["inputs"] = inputs.at_strength(scalars.pull)
-    return problem.with_modules(model, hyper)
+    return problem.with_modules(model, hyper).with_noise(scalars.noise)
 
 
 def search_scalars(
@@ -109,9 +126,13 @@ def search_scalars(
         progress: hears after every round how many rounds are left.
     """
     models = _models(held)
-    scores = CandidateScores([scalars.pull for scalars in tried], models, held, start)
+    noisy = {number for number, scalars in enumerate(tried) if scalars.noise}
+    scores = CandidateScores([scalars.kind for scalars in tried], models, held, start, to_end=noisy)
     base = problem.with_folds(models, refit=False)
-    runs = [start_run(at_scalars(base, scalars, inputs), loop, runner) for scalars in tried]
+    runs = [
+        start_run(at_scalars(base, scalars, inputs), averaged(loop) if scalars.noise else loop, runner)
+        for scalars in tried
+    ]
 
     def hear(number: int) -> Callable[[RunStates], None]:
         def take(chains: RunStates) -> None:

@@ -35,12 +35,14 @@ class FinalRun(NamedTuple):
         loop: how models are trained.
         rounds: the number of rounds, after which the model is kept.
         tuned: True if λ moves between rounds.
+        noise: the standard deviation of the noise on the inputs.
     """
 
     hyper: nn.Module
     loop: InnerLoop
     rounds: int
     tuned: bool
+    noise: float = 0.0
 
 
 def check_final(problem: Problem, test: Any, run_dir: Any, *, resume: bool) -> None:
@@ -69,7 +71,7 @@ def final_fit(
     resume: bool,
 ) -> Result:
     """Run the last run and return its result. A run with fixed λ is plain training."""
-    own = problem.with_modules(problem.model, final.hyper)
+    own = problem.with_modules(problem.model, final.hyper).with_noise(final.noise)
     outer = outer_optimizer(final.hyper) if final.tuned else None
     run = start_run(own, final.loop, runner, outer)
     settings = FitSettings(

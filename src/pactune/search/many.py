@@ -58,10 +58,11 @@ class HeldOutScores:
     Args:
         held: the rows of every fold.
         start: the loss of every row before training.
+        to_end: True if the last outer step counts alone.
     """
 
-    def __init__(self, held: Sequence[Tensor], start: Tensor) -> None:
-        self._held, self._start = held, start
+    def __init__(self, held: Sequence[Tensor], start: Tensor, *, to_end: bool = False) -> None:
+        self._held, self._start, self._to_end = held, start, to_end
         self._found: list[list[list[RowScores]]] = [[] for _ in held]
 
     def add(self, k: int, scores: list[RowScores]) -> None:
@@ -70,6 +71,8 @@ class HeldOutScores:
 
     def best(self, without: int | None = None) -> int:
         """Return a likely best outer step, counted from 0. The rows of fold `without` do not count."""
+        if self._to_end:
+            return len(self._found[0]) - 1
         chosen = [k for k in range(len(self._found)) if k != without]
         rows = torch.cat([self._held[k] for k in chosen])
         scale = scale_of(self._start, rows)
@@ -88,6 +91,7 @@ def tune_while_held_out(
     problem: Problem,
     held: Sequence[HeldOutFold],
     hypers: Sequence[MakeHyper],
+    noises: Sequence[float],
     start: Tensor,
     reader: RowReader,
     loop: InnerLoop,
@@ -100,16 +104,17 @@ def tune_while_held_out(
         problem: the problem on all rows.
         held: the folds that are held out in turn.
         hypers: for every fold, a function that makes the hyper module of a run from copies of the problem's modules.
+        noises: for every fold, the standard deviation of the noise on the inputs.
         start: the loss of every row before training.
         reader: reads what models say about rows.
         loop: how models are trained.
         runner: runs all models together.
         progress: hears after every outer step how many are left.
     """
-    scores, runs = HeldOutScores([fold.held for fold in held], start), []
-    for k, (fold, make) in enumerate(zip(held, hypers, strict=True)):
+    scores, runs = HeldOutScores([fold.held for fold in held], start, to_end=any(noises)), []
+    for k, (fold, make, noise) in enumerate(zip(held, hypers, noises, strict=True)):
         model, hyper = copied_modules(problem.model, problem.hyper)
-        own = problem.with_modules(model, make(model, hyper)).with_folds(fold.parts, refit=False)
+        own = problem.with_modules(model, make(model, hyper)).with_folds(fold.parts, refit=False).with_noise(noise)
         run = start_run(own, loop, runner, outer_optimizer(own.hyper))
         runs.append(tune(run, OUTER_STEPS, _scorer(run, k, reader, problem.valid.subset(fold.held), scores, progress)))
     run_in_lockstep(runs, runner)

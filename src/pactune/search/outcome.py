@@ -22,7 +22,7 @@ from pactune.tuning.outer_run import OuterRun
 __all__ = ["FILE", "SearchOutcome", "read_outcome", "search_identity", "write_outcome"]
 
 FILE = "search.json"
-FORMAT = "search 3"
+FORMAT = "search 4"
 
 
 class SearchOutcome(NamedTuple):
@@ -36,6 +36,7 @@ class SearchOutcome(NamedTuple):
         start: the scalars from which the many hyperparameters start.
         rounds: the number of rounds of the search.
         step: the outer step of the tuned run, counted from 0.
+        noise: the standard deviation of the noise on the inputs of the tuned run.
     """
 
     learning_rate: float
@@ -45,6 +46,7 @@ class SearchOutcome(NamedTuple):
     start: RoundChoice
     rounds: int
     step: int
+    noise: float
 
 
 def search_identity(run: OuterRun, metric: Any) -> str:

@@ -14,9 +14,10 @@ from pactune.problem.data import Source, as_source
 from pactune.problem.folds import FoldRows, make_folds
 from pactune.problem.model_inputs import split_target
 
-__all__ = ["Sample", "first_inputs", "needs_pull", "one_sample"]
+__all__ = ["Sample", "first_inputs", "needs_pull", "one_sample", "spread_of"]
 
 MOST_INPUTS = 20_000  # wider inputs are not correlated with each other
+MOST_NOISE = 10**5  # numbers in the inputs of all rows, of which a step draws as many for its noise
 MOST_NUMBERS = 10**8  # in the inputs of all rows
 
 
@@ -83,6 +84,17 @@ def first_inputs(source: Source) -> Tensor | None:
             return None
         found.append(inputs)
     return torch.cat(found)
+
+
+def spread_of(inputs: Tensor) -> float:
+    """Return the standard deviation of the inputs around their means; 0 if they cannot have noise.
+
+    All inputs have noise of one spread, as all weights have one decay.
+    """
+    dense = inputs.layout == torch.strided and inputs.is_floating_point()
+    if not dense or inputs.numel() > MOST_NOISE or len(inputs) < 2:
+        return 0.0
+    return float(inputs.double().var(0).mean().sqrt())
 
 
 def needs_pull(inputs: Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -63,11 +63,18 @@ class CandidateScores:
         models: the rows that train each model, and the rows that it is scored on.
         held: the folds that are held out in turn.
         start: the loss of every row before training, by whose mean losses are divided.
+        to_end: the candidates whose last round counts alone, since more steps do not make them overfit.
     """
 
     def __init__(
-        self, kinds: Sequence[float], models: Sequence[FoldRows], held: Sequence[HeldOutFold], start: Tensor
+        self,
+        kinds: Sequence[Hashable],
+        models: Sequence[FoldRows],
+        held: Sequence[HeldOutFold],
+        start: Tensor,
+        to_end: Collection[int] = (),
     ) -> None:
+        self._to_end = to_end
         self._kinds, self._models, self._held, self._start = kinds, models, held, start
         self._found: dict[int, list[list[RowScores]]] = {}
         self._number = {tuple(model.train.tolist()): number for number, model in enumerate(models)}
@@ -113,14 +120,15 @@ class CandidateScores:
         folds = range(len(self._held)) if k is None else [k]
         tables, rows = [self.table(fold) for fold in folds], self._rows(folds)
         curves = {one: smooth(torch.stack([table[one] for table in tables]).mean(0)) for one in among or tables[0]}
+        curves |= {one: curves[one][-1:] for one in curves if one in self._to_end}
         least = {one: float(curve.min()) for one, curve in curves.items()}
         weights = {one: math.exp(-rows * (score - min(least.values()))) for one, score in least.items()}
-        kinds: dict[float, list[int]] = {}
+        kinds: dict[Hashable, list[int]] = {}
         for one in sorted(curves):
             kinds.setdefault(self._kinds[one], []).append(one)
         kind = max(kinds.values(), key=lambda members: statistics.fmean(weights[one] for one in members))
         chosen = kind[likely(torch.tensor([least[one] for one in kind], dtype=torch.float64, device="cpu"), rows)]
-        return RoundChoice(chosen, likely(curves[chosen], rows))
+        return RoundChoice(chosen, len(self._found[chosen]) - len(curves[chosen]) + likely(curves[chosen], rows))
 
     def _rows(self, folds: Sequence[int]) -> int:
         """Return the number of rows that choose while each of the folds is held out."""

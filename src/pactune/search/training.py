@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pactune.dynamics import Dynamics
+from pactune.dynamics import Averaged, Dynamics
 from pactune.errors import SettingError
 from pactune.hypergradient import Truncated
 from pactune.interrupts import check_interrupt
@@ -26,7 +26,19 @@ from pactune.trees import Params
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.settings import TunerSettings
 
-__all__ = ["InnerLoop", "RowReader", "RowScores", "copied_modules", "row_scores", "start_run", "train", "tune"]
+__all__ = [
+    "InnerLoop",
+    "RowReader",
+    "RowScores",
+    "averaged",
+    "copied_modules",
+    "row_scores",
+    "start_run",
+    "train",
+    "tune",
+]
+
+BETA = 0.98  # of the average over the steps of a model that trains with noise on its inputs
 
 
 class InnerLoop(NamedTuple):
@@ -112,6 +124,13 @@ def copied_modules(*modules: nn.Module) -> tuple[nn.Module, ...]:
             f"`model` and `hyper` must be modules that copy.deepcopy can copy; it fails with {type(error).__name__}: "
             f"{error}"
         ) from error
+
+
+def averaged(loop: InnerLoop) -> InnerLoop:
+    """Return the loop with an average over the last steps, which noise on the inputs does not shake."""
+    if isinstance(loop.inner, Averaged) or not loop.inner.differentiable:
+        return loop
+    return loop._replace(inner=Averaged(loop.inner, beta=BETA))
 
 
 def start_run(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,15 +32,16 @@ from pactune.search.learning_rate import find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
 from pactune.search.outcome import SearchOutcome, read_outcome, search_identity, write_outcome
-from pactune.search.rows import hold_out_folds, merged
-from pactune.search.samples import first_inputs, needs_pull, one_sample
+from pactune.search.rows import HeldOutFold, hold_out_folds, merged
+from pactune.search.samples import first_inputs, needs_pull, one_sample, spread_of
 from pactune.search.scores import CandidateScores, RoundChoice
-from pactune.search.training import InnerLoop, RowReader, start_run
+from pactune.search.training import InnerLoop, RowReader, averaged, start_run
 from pactune.stacking.runner import Runner
 
 __all__ = ["tune"]
 
 PLAIN, ONE_DECAY, TUNED = "plain training", "one decay", "the tuned model"
+PLAIN_KIND = Scalars(0.0).kind
 NO_DECAY = (0,)  # the number of its candidate
 STEPS = 20  # inner steps of a round
 SMALL = 10**6  # parameters; of smaller models more are trained, for a surer choice
@@ -85,7 +88,7 @@ def tune(
         groups: the group of every row, for a splitter that keeps groups together.
         hyper: hyperparameters of your own, which are tuned by gradient beside one decay. None tunes one decay per
             parameter tensor that is no bias. If the first layer is an `nn.Linear` of more inputs than there are rows,
-            it also tunes the strength of `CorrelatedInputs`.
+            it also tunes the strength of `CorrelatedInputs`. A small model of few inputs trains with noise on them.
         metric: a function `metric(predictions, targets)`, for which larger is better unless it has an attribute
             `higher_is_better = False`; or the name of a scikit-learn scorer. None is the accuracy for classes and the
             loss otherwise.
@@ -190,14 +193,19 @@ class _Search:
         self._loop = loop
         train = problem.train if problem.refit else problem.subproblems[0].train
         inputs = first_inputs(train)
-        self._inputs = None
-        if not self._own and inputs is not None and needs_pull(inputs) and takes_inputs(problem.model, inputs):
+        self._inputs, spread = None, 0.0
+        if not self._own and inputs is not None and not needs_pull(inputs) and is_small(problem):
+            spread = spread_of(inputs)
+        elif not self._own and inputs is not None and needs_pull(inputs) and takes_inputs(problem.model, inputs):
             self._inputs = CorrelatedInputs(problem.model, inputs)
         most = MOST_DECAYS if is_small(problem) else LARGE_DECAYS
         within = loop.steps * (ROUNDS // 2 if trains_long(problem) else MOST_ROUNDS)
         rate = loop.inner.learning_rate(0)
-        self._candidates = candidates(rate, within, pulls=self._inputs is not None, most=most)
-        self._alone = [number for number, one in enumerate(self._candidates) if not one.pull]
+        self._candidates = candidates(rate, within, pulls=self._inputs is not None, most=most, spread=spread)
+        self._alone = [number for number, one in enumerate(self._candidates) if one.kind == PLAIN_KIND]
+        noisy = [number for number, one in enumerate(self._candidates) if one.noise]
+        self._starts = noisy or list(range(len(self._candidates)))
+        self._tuning = averaged(loop) if noisy else loop
 
     def run(self, folds: Any, metric: Metric) -> SearchOutcome:
         """Search, and compare what was found on rows that it was not chosen by."""
@@ -208,10 +216,12 @@ class _Search:
         scalars = search_scalars(
             problem, self._candidates, self._inputs, held, start, reader, self._loop, self._new_runner(), hear
         )
-        hypers = [self._make(scalars.best(k)) for k in range(len(held))]
+        choices = [scalars.best(k, self._starts) for k in range(len(held))]
+        hypers = [self._make(choice) for choice in choices]
+        noises = [self._candidates[choice.candidate].noise for choice in choices]
         loop = self._tuning_loop(scalars.longest)
         hear = partial(self._hear, "tuning", OUTER_STEPS)
-        tuned = tune_while_held_out(problem, held, hypers, start, reader, loop, self._new_runner(), hear)
+        tuned = tune_while_held_out(problem, held, hypers, noises, start, reader, loop, self._new_runner(), hear)
         known = targets_of(problem.valid)
         targets = [None if known is None else known[fold.held].cpu() for fold in held]
         procedures = self._procedures(scalars, tuned, len(held))
@@ -220,9 +230,10 @@ class _Search:
             compare(procedures, targets, metric, max(float(start.mean()), 1e-12)),
             plain=scalars.best(None, NO_DECAY),
             one=scalars.best(None, self._alone),
-            start=scalars.best(None),
+            start=scalars.best(None, self._starts),
             rounds=scalars.longest,
             step=tuned.best(),
+            noise=self._final_noise(scalars.best(None, self._starts), held),
         )
 
     def _procedures(self, scalars: CandidateScores, tuned: HeldOutScores, folds: int) -> list[Procedure]:
@@ -242,14 +253,20 @@ class _Search:
         problem, kept = self._problem, found.comparison.kept
         if kept == TUNED:
             hyper = self._make(found.start)(problem.model, problem.hyper)
-            return FinalRun(hyper, self._tuning_loop(found.rounds), found.step + 1, tuned=True)
+            return FinalRun(hyper, self._tuning_loop(found.rounds), found.step + 1, tuned=True, noise=found.noise)
         choice = found.plain if kept == PLAIN else found.one
         hyper = with_decay(problem.model, self._user_hyper(problem.hyper), self._candidates[choice.candidate].decay)
         return FinalRun(hyper, self._loop, choice.round + 1, tuned=False)
 
+    def _final_noise(self, start: RoundChoice, held: list[HeldOutFold]) -> float:
+        """Return the noise for all rows. Its variance falls as the rows grow, as the weight of a prior does."""
+        trained = statistics.fmean(len(part.train) for fold in held for part in fold.parts)
+        problem = self._problem if self._problem.refit else self._problem.subproblems[0]
+        return self._candidates[start.candidate].noise * math.sqrt(trained / problem.train.rows)
+
     def _tuning_loop(self, rounds: int) -> InnerLoop:
         """Return the loop whose outer steps have as many inner steps together as the rounds of the decays."""
-        return self._loop._replace(steps=max(1, -(-rounds * self._loop.steps // OUTER_STEPS)))
+        return self._tuning._replace(steps=max(1, -(-rounds * self._loop.steps // OUTER_STEPS)))
 
     def _make(self, choice: RoundChoice) -> MakeHyper:
         return partial(self._hyper_at, self._candidates[choice.candidate])
