@@ -36,7 +36,8 @@ def value_of(request: ValueRequest) -> RoundValue:
     """Return the value of one round."""
     outcome = request.outcome
     gradient = outcome.gradient(request.zeta)
-    return RoundValue(float(outcome.risk), float(outcome.regularizer), gradient, float(norm(gradient)))
+    length = norm(gradient)  # before the first number is read, which waits for the device
+    return RoundValue(float(outcome.risk), float(outcome.regularizer), gradient, float(length))
 
 
 def values_of(requests: Sequence[ValueRequest]) -> list[RoundValue]:
