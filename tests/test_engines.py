@@ -409,8 +409,8 @@ def test_a_model_that_never_stays_the_same_is_run_step_by_step(caplog: pytest.Lo
 
 @pytest.mark.parametrize("recording_wins", [True, False])
 def test_a_recorded_round_is_used_only_if_it_is_faster(recording_wins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([2.0, 1.0] if recording_wins else [1.0, 2.0])  # of the round, then of its recording
-    monkeypatch.setattr(traced_engine, "least_seconds", lambda run: next(times))
+    times = [2.0, 1.0] if recording_wins else [1.0, 2.0]  # of the round, then of its recording
+    monkeypatch.setattr(traced_engine, "least_seconds", lambda *runs: times)
     monkeypatch.setattr(sys.modules[__name__], "T", 3)
     settings = {"objective": pt.ValidationRisk(), "hypergradient": pt.Windowed(3), "restart": True}
     one, two = tuner("eager", **settings), tuner(Traced(only_if_faster=True), **settings)

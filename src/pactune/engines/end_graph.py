@@ -148,8 +148,10 @@ def _is_faster(graph: EndGraph, ends: list[ReplayedEnd]) -> bool:
 
     Where kernels are large there is little to gain, and a graph costs memory.
     """
-    eager = least_seconds(lambda: [end.run() for end in ends])
-    return least_seconds(lambda: (graph.replay(ends), [end.probe() for end in ends])) < WORTH * eager
+    eager, replayed = least_seconds(
+        lambda: [end.run() for end in ends], lambda: (graph.replay(ends), [end.probe() for end in ends])
+    )
+    return replayed < WORTH * eager
 
 
 def _captured(ends: list[ReplayedEnd], shared: SharedTensors, pool: Pool) -> EndGraph | None:

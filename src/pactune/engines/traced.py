@@ -128,12 +128,15 @@ class Traced(Engine):
         program = recording.program
         if program is None:
             return None
-        replayed = lambda: (self._changes.run(ask, problem.members[:1]), program(*example))  # noqa: E731
-        asked = self.only_if_faster and recording.segment is whole  # it was recorded just now
-        if asked and least_seconds(lambda: whole.run(start, chain.hyper, data)) < least_seconds(replayed):
-            self._recordings.remove(recording)
-            self._slower.append(whole)
-            return None
+        if self.only_if_faster and recording.segment is whole:  # it was recorded just now
+            eager, recorded = least_seconds(
+                lambda: whole.run(start, chain.hyper, data),
+                lambda: (self._changes.run(ask, problem.members[:1]), program(*example)),
+            )
+            if eager < recorded:
+                self._recordings.remove(recording)
+                self._slower.append(whole)
+                return None
         found = list(program(*example))
         assert isinstance(recording.segment, RoundEnd)
         assert recording.segment.result is not None
