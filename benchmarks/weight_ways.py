@@ -42,7 +42,7 @@ from pactune.streams import Streams
 Noise = Literal["pair", "random"]
 NOISES: tuple[Noise, ...] = ("pair", "random")
 SHARES = {"pair": 0.45, "random": 0.8}
-ZETAS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1, 1.0)
+ZETAS = (1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 1e-2, 1e-1, 1.0)
 DESIGN_DRAWS = (100, 101)
 
 

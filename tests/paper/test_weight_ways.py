@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WAYS = ["plain", "clean", "both", "zero", "zero, ten steps", "eq5", "drift"]
-ZETAS = 7
+ZETAS = 8
 
 
 @pytest.fixture(scope="module")
