@@ -1,6 +1,6 @@
 """Write the tables of docs/evidence/decays.md: `python docs/make_decays.py`.
 
-They come from benchmarks/results/decay_ways_*.json; a data set is shown as soon as it has a file.
+They come from benchmarks/results/decay_ways_*.json and weight_ways.json; a data set is shown as soon as it has a file.
 `python docs/make_numbers.py` does this for all pages. A test fails when a page is out of date.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from claims.decays import ZETAS, Courses, data_sets, gap, paper_strength, runs
 from claims.text import CLOSE, OPEN, fill_tables, n, read
 from make_certificates import markdown
+from weight_ways_table import weight_tables
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "evidence" / "decays.md"
@@ -36,7 +37,8 @@ FOLDS = {
 
 def tables() -> dict[str, str]:
     """Return every table of the page by its name."""
-    return {"signs": signs_table(), "zetas": zetas_table(), "one": one_table(), "folds": folds_table()}
+    found = {"signs": signs_table(), "zetas": zetas_table(), "one": one_table(), "folds": folds_table()}
+    return found | weight_tables()
 
 
 def page() -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import make_certificates
 import make_decays
 import make_reproduction
-from claims import decays, front_door, others, peers, performance, reproduction, selection, zeta
+from claims import decays, front_door, others, peers, performance, reproduction, selection, weights, zeta
 from claims.text import rewrite
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +51,9 @@ NUMBERS = [
     Numbers([GAINS], front_door.claims, front_door.ALLOWED),
     Numbers(["docs/guides/monitor.md", GAINS], others.monitor, others.MONITOR_ALLOWED),
     Numbers([DECAYS], decays.claims, decays.ALLOWED),
+    Numbers([DECAYS], weights.claims, weights.ALLOWED),
     Numbers(["docs/evidence/method.md"], decays.method, [*others.METHOD_ALLOWED, *decays.METHOD_ALLOWED]),
+    Numbers(["docs/evidence/method.md"], weights.method),
     Numbers([PERFORMANCE, PEERS, "docs/guides/engines.md", BENCHMARKS], performance.claims, performance.ALLOWED),
     Numbers([PEERS], peers.claims),
     Numbers(["docs/guides/privacy.md"], others.privacy_page, others.PRIVACY_ALLOWED),
