@@ -24,7 +24,8 @@ def live_bytes() -> int:
 
 
 def _plain(value: object) -> bool:
-    return type(value) in (Tensor, nn.Parameter)
+    """Return True for a tensor with a storage; a sparse one of another test may still be alive."""
+    return isinstance(value, Tensor) and type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
 
 
 def bytes_by_step(

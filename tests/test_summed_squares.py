@@ -139,12 +139,20 @@ def test_other_sums_are_made_summand_by_summand(case: str) -> None:
     assert not tuner(**OTHERS[case]).outer_run.plan(0.3).sums_squares
 
 
-def test_a_recorded_step_has_one_operation_more_than_at_zeta_0() -> None:
+def test_a_recorded_step_has_one_operation_more_than_at_zeta_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[Any] = []
+    build = Traced._build
+
+    def keep(engine: Traced, graph: Any, *settings: Any) -> Any:
+        recorded.append(graph)
+        return build(engine, graph, *settings)
+
+    monkeypatch.setattr(Traced, "_build", keep)
+
     def operations(objective: Any) -> Counter[str]:
-        engine = Traced(steps=2)
-        tuner(objective=objective, engine=engine).fit(1, progress=False)
-        nodes = engine._recordings[0].program.__self__.graph.nodes  # type: ignore[union-attr]
-        called = [node.target.__name__ for node in nodes if node.op == "call_function"]
+        recorded.clear()
+        tuner(objective=objective, engine=Traced(steps=2)).fit(1, progress=False)
+        called = [node.target.__name__ for node in recorded[0].graph.nodes if node.op == "call_function"]
         return Counter(name for name in called if name != "getitem")
 
     more = operations(pt.HyperDrift(0.3))
