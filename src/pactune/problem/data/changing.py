@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from torch import Tensor
 
 from pactune.problem.data.source import Batch, Source
+from pactune.problem.data.wrapped import WrappedSource
 from pactune.streams import Streams
 
 __all__ = ["ExchangedSource", "NoRows"]
 
 
-class ExchangedSource(Source):
+class ExchangedSource(WrappedSource):
     """Stands for a data set that changes between outer steps, such as the present task of a meta-learner.
 
     A problem keeps this object, so that steps which are recorded for one data set also serve the next one.
-
-    Attributes:
-        present: the present data set.
     """
-
-    def __init__(self, source: Source) -> None:
-        self.exchange(source)
 
     def exchange(self, source: Source) -> None:
         """Stand for another data set from now on."""
-        self.present = source
-        self.replayable, self.steady, self.draws = source.replayable, source.steady, source.draws
-        self.risk_size = source.risk_size
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of the present data set."""
-        return self.present.rows
-
-    @property
-    def size(self) -> int | None:
-        """The number of rows of the present data set; None if it is unknown."""
-        return self.present.size
-
-    def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
-        """Return a mini-batch of the present data set."""
-        return self.present.batch(step, streams, role, reader)
-
-    def epoch(self) -> Iterator[Batch]:
-        """Iterate over the present data set."""
-        return self.present.epoch()
-
-    def risk_batches(self, round_index: int, streams: Streams, reader: str = "") -> Iterable[Batch]:
-        """Return rows of the present data set."""
-        return self.present.risk_batches(round_index, streams, reader)
-
-    def evaluation(self) -> Iterator[Batch]:
-        """Iterate over the present data set."""
-        return self.present.evaluation()
+        self._wrap(source)
 
     def subset(self, rows: Tensor) -> Source:
         """Return some rows of the present data set."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pactune.nested import flatten
 from pactune.problem.data.source import Batch, Source
+from pactune.problem.data.wrapped import WrappedSource
 from pactune.problem.model_inputs import inputs_and_target
 from pactune.streams import Streams
 
@@ -19,7 +20,7 @@ NOISE = Streams(0)
 DRAWS = 64  # kept, since the models of a search, which run together, share the noise of a step
 
 
-class NoisyInputs(Source):
+class NoisyInputs(WrappedSource):
     """Another data set with Gaussian noise on the inputs of its mini-batches. An evaluation sees the rows as they are.
 
     The model is asked to be right in the whole neighbourhood of a row, so a row that is classified with a small margin
@@ -33,25 +34,13 @@ class NoisyInputs(Source):
         spread: the standard deviation of the noise.
     """
 
-    steady = False
-
     def __init__(self, source: Source, spread: float) -> None:
-        self._source, self._spread = source, spread
-        self.replayable, self.draws, self.risk_size = source.replayable, source.draws, source.risk_size
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return self._source.rows
-
-    @property
-    def size(self) -> int | None:
-        """The number of rows; None if it is unknown."""
-        return self._source.size
+        super().__init__(source)
+        self._spread, self.steady = spread, False
 
     def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
         """Return a mini-batch with noise on its inputs."""
-        found = self._source.batch(step, streams, role, reader)
+        found = self.present.batch(step, streams, role, reader)
         inputs = inputs_and_target(found.data).arguments[0]
         noise = _draw(NOISE.key("input noise", role, step), inputs.shape, inputs.dtype).to(inputs.device)
         leaves, nesting = flatten(found.data)
@@ -59,45 +48,33 @@ class NoisyInputs(Source):
         leaves[place] = inputs.add(noise, alpha=self._spread)
         return found._replace(data=nesting.restore(leaves))
 
-    def epoch(self) -> Iterator[Batch]:
-        """Iterate over the rows as they are."""
-        return self._source.epoch()
-
-    def risk_batches(self, round_index: int, streams: Streams, reader: str = "") -> Iterable[Batch]:
-        """Return rows as they are."""
-        return self._source.risk_batches(round_index, streams, reader)
-
-    def evaluation(self) -> Iterator[Batch]:
-        """Iterate over the rows as they are."""
-        return self._source.evaluation()
-
     def first(self) -> Batch:
         """Return the first batch as it is."""
-        return self._source.first()
+        return self.present.first()
 
     def with_risk_size(self, size: int | None) -> Source:
         """Return the same data with another `risk_size`."""
-        return NoisyInputs(self._source.with_risk_size(size), self._spread)
+        return NoisyInputs(self.present.with_risk_size(size), self._spread)
 
     def with_mini_batches(self, size: int) -> Source:
         """Return the same data in mini-batches of one size."""
-        return NoisyInputs(self._source.with_mini_batches(size), self._spread)
+        return NoisyInputs(self.present.with_mini_batches(size), self._spread)
 
     def reread(self) -> Iterator[Batch]:
         """Read rows of the data set a second time."""
-        return self._source.reread()
+        return self.present.reread()
 
     def uncached(self) -> Source:
         """Return the same data without cached batches."""
-        return NoisyInputs(self._source.uncached(), self._spread)
+        return NoisyInputs(self.present.uncached(), self._spread)
 
     def subset(self, rows: Tensor) -> Source:
         """Return some rows, with noise of the same spread."""
-        return NoisyInputs(self._source.subset(rows), self._spread)
+        return NoisyInputs(self.present.subset(rows), self._spread)
 
     def fingerprint(self) -> str:
         """Return the text of the data set and the spread."""
-        return f"{self._source.fingerprint()}, inputs with noise of {self._spread:.6g}"
+        return f"{self.present.fingerprint()}, inputs with noise of {self._spread:.6g}"
 
 
 @lru_cache(maxsize=DRAWS)
