@@ -193,7 +193,9 @@ def add_draw(name: str, found: dict[str, Any], device: torch.device) -> None:
     known[found["draw"]] = {**known.get(found["draw"], {}), **found}
     draws = [known[number] for number in sorted(known)]
     columns = {"tune": [one["tune"] for one in draws]} | {
-        name: [one[name]["accuracy"] for one in draws] for name in ("plain", "one decay") if name in draws[0]
+        name: [one[name]["accuracy"] for one in draws]
+        for name in ("plain", "one decay")
+        if all(name in one for one in draws)
     }
     means = {column: round(sum(values) / len(values), 2) for column, values in columns.items()}
     where = {**machine(), "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"}
