@@ -45,7 +45,7 @@ bench: bench-memory bench-scaling bench-selection bench-steps bench-unroll
 bench-steps: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/steps.py
 
-# Every number of a GPU in the docs, except those of the paper's table (benchmarks/table_gpu.py, one_decay_gpu.py).
+# Every number of a GPU in the docs, except those of the paper's table (benchmarks/table_gpu.py, ways_gpu.py).
 bench-gpu: $(STAMP)
 	-$(PIP) -e '.[bench]'
 	$(BIN)/python benchmarks/gpu.py

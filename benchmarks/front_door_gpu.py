@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from hand_training import HandRun, on_device, start_model, train
 from measuring import RESULTS, machine, write
-from one_decay_gpu import OneDecayRun, on_device, start_model, train
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -63,7 +63,7 @@ class DecoupledSGD(torch.optim.SGD):
         torch._foreach_mul_(self._params, self._shrink)
 
 
-class AveragedRun(OneDecayRun):
+class AveragedRun(HandRun):
     """A run on random mini-batches, whose evaluations are about the moving average of its parameters.
 
     The statistics of BatchNorm are computed anew at the average, on all training images.
