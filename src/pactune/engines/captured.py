@@ -52,7 +52,7 @@ class Captured(Engine):
         tf32: multiply in TF32, with about three digits; None keeps PyTorch's flags.
         autocast: run the models in "bfloat16" or "float16" where autocast considers it safe.
         channels_last: store images and their kernels in the channels-last memory format; otherwise they keep theirs.
-        only_if_faster: measure the graph of an end once, and run such ends eagerly if that is faster.
+        only_if_faster: measure the graph of an end once, and run such ends eagerly unless it is clearly faster.
     """
 
     steps: int = 20
@@ -118,8 +118,12 @@ class Captured(Engine):
 
     def _end_graph(self, ends: list[ReplayedEnd]) -> EndGraph | None:
         """Return the graph of these ends; None if they have to run eagerly."""
+        return self._ends.find(ends, self._shared, self._memory(), only_if_faster=self.only_if_faster)
+
+    def _memory(self) -> Pool:
+        """Return the memory that all graphs of the engine share, since they never run at the same time."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        return self._ends.find(ends, self._shared, self._pool, only_if_faster=self.only_if_faster)
+        return self._pool
 
     def _end_obstacle(self, round_chains: Sequence[RoundChain], first: int) -> str | None:
         """Return why the ends cannot be captured; None if they can."""
@@ -198,11 +202,10 @@ class Captured(Engine):
                 return found
         if any(chain.segment.is_same_function(failed) for chain in chains for failed in self._failed):
             return None
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
         try:
             with options.precision():
                 warmed_up = known is not self._checks and options == PLAIN
-                graph = StepGraph(chains, options, self._shared, warmed_up=warmed_up, pool=self._pool)
+                graph = StepGraph(chains, options, self._shared, warmed_up=warmed_up, pool=self._memory())
         except Exception as error:  # a model may do anything that cannot be captured
             torch.cuda.synchronize()
             log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)

@@ -35,7 +35,7 @@ class EndGraph:
     """A captured graph of the ends of the rounds of all chains, and its static tensors.
 
     The graph runs the kernels of an eager end. It reads its inputs from static tensors and leaves them as they are. Its
-    results lie in its own memory, which the next replay overwrites.
+    results lie in the memory of the pool. They are copied at once, since the next graph of the pool may overwrite them.
 
     Args:
         ends: the ends to capture.

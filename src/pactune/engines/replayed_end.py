@@ -23,6 +23,13 @@ class ReplayedEnd:
     Args:
         round_chain: a chain that stands at step `first` of its round, and its data.
         first: the first step of the end.
+
+    Attributes:
+        start: the tensors of the start: those of the carry, then the others.
+        carry: the tensors of the carry.
+        others: the other tensors of the start.
+        hyper: the tensors of λ.
+        data: the tensors of the data.
     """
 
     def __init__(self, round_chain: RoundChain, first: int) -> None:
@@ -32,19 +39,10 @@ class ReplayedEnd:
         self._start, self._data = read_round(round_chain, first)
         self._hyper, self._steps = chain.hyper, chain.carry.state.step + chain.plan.inner_steps - first
         self.start, self._start_layout = flatten(self._start)
-        self._size = len(flatten(self._start.carry)[0])
+        self.carry = flatten(self._start.carry)[0]
+        self.others = self.start[len(self.carry) :]
         self.hyper, self._hyper_layout = flatten(chain.hyper)
         self.data, self._data_layout = flatten(self._data)
-
-    @property
-    def carry(self) -> TensorList:
-        """The tensors of the carry, with which the start begins."""
-        return self.start[: self._size]
-
-    @property
-    def others(self) -> TensorList:
-        """The other tensors of the start."""
-        return self.start[self._size :]
 
     @property
     def layouts(self) -> tuple[TreeLayout, TreeLayout, TreeLayout]:
