@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ __all__ = [
     "blocks",
     "clip",
     "clone",
+    "copy_",
+    "copy_tensors_",
     "detach",
     "dot",
     "leaves",
@@ -34,6 +37,8 @@ __all__ = [
 ]
 
 Params = dict[str, Tensor]
+K = TypeVar("K")
+V = TypeVar("V")
 
 MANY = 8  # from this number of tensors on, one kernel for all of them is faster than one for each
 LARGE = 2**14  # from this number of elements on, the memory of a tensor costs more time than the calls
@@ -161,11 +166,28 @@ def zeros_like(a: Params) -> Params:
 
 def clone(a: Params) -> Params:
     """Return detached copies that share no memory with `a`."""
-    floats = {name: value.detach() for name, value in a.items() if value.is_floating_point()}
-    if _many(floats):
-        copies = dict(zip(floats, torch._foreach_mul(list(floats.values()), 1), strict=True))
-        return {name: copies[name] if name in copies else value.detach().clone() for name, value in a.items()}
-    return {name: value.detach().clone() for name, value in a.items()}
+    copies: Params = {}
+    for dtype, names in _groups(a, lambda value: value.dtype):
+        group = {name: a[name].detach() for name in names}
+        if dtype != torch.bool and _many(group):
+            copies |= zip(group, torch._foreach_mul(list(group.values()), 1), strict=True)
+        else:
+            copies |= {name: value.clone() for name, value in group.items()}
+    return {name: copies[name] for name in a}
+
+
+def copy_(a: Params, b: Params) -> None:
+    """Copy the values of b into a, for the names of a."""
+    copy_tensors_(list(a.values()), [b[name] for name in a])
+
+
+@torch.no_grad()
+def copy_tensors_(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy values into as many tensors. On a GPU tensors of one type and layout are copied by one kernel."""
+    pairs = dict(enumerate(zip(targets, values, strict=True)))
+    kinds = _groups(pairs, lambda pair: (pair[0].dtype, pair[1].dtype, pair[0].stride() == pair[1].stride()))
+    for _, chosen in kinds:
+        torch._foreach_copy_([targets[i] for i in chosen], [values[i] for i in chosen])
 
 
 def detach(a: Params) -> Params:
@@ -212,6 +234,14 @@ def _many(a: Params, *others: Params) -> bool:
         return False
     every = [tree[name] for tree in (a, *others) for name in a]
     return not any(is_batchedtensor(value) for value in every)
+
+
+def _groups(values: Mapping[K, V], kind: Callable[[V], Hashable]) -> list[tuple[Any, list[K]]]:
+    """Return the keys of values by the kind of the value."""
+    groups: dict[Any, list[K]] = {}
+    for key, value in values.items():
+        groups.setdefault(kind(value), []).append(key)
+    return list(groups.items())
 
 
 def _foreach(function: Callable[..., Sequence[Tensor]], a: Params, b: Params) -> Params:

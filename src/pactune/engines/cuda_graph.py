@@ -17,6 +17,7 @@ from pactune.engines.static_tensors import SharedTensors, StaticData
 from pactune.engines.step_programs import CompiledPrograms, new_stream, step_program
 from pactune.engines.tracing import Program
 from pactune.rounds.engine import log
+from pactune.trees import copy_tensors_
 
 __all__ = ["Pool", "StepGraph", "capture_side_by_side"]
 
@@ -98,7 +99,7 @@ class StepGraph:
 
 def _run_steps(program: Program, carry: TensorList, hyper: TensorList, data: StaticData) -> None:
     """Run the steps of a chain, and write the result into its static carry."""
-    torch._foreach_copy_(carry, list(program(*carry, *hyper, *data.tensors)))
+    copy_tensors_(carry, list(program(*carry, *hyper, *data.tensors)))
 
 
 def capture_side_by_side(

@@ -9,7 +9,7 @@ from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.engines.segment import Segment, SegmentReader
 from pactune.rounds.chain import Carry
 from pactune.rounds.engine import RoundChain
-from pactune.trees import Params, norm, sub
+from pactune.trees import Params, copy_tensors_, norm, sub
 
 __all__ = ["ReplayedChain", "carries_agree", "static_copies"]
 
@@ -66,7 +66,8 @@ class ReplayedChain:
 
     def continue_from(self, carry_tensors: TensorList, steps: int) -> None:
         """Let the chain continue from the carry of a graph, after `steps` replayed steps, in its own memory format."""
-        copies = [torch.empty_like(own).copy_(value) for own, value in zip(self.carry, carry_tensors, strict=True)]
+        copies = [torch.empty_like(own) for own in self.carry]
+        copy_tensors_(copies, carry_tensors)
         carry: Carry = self._carry_layout.restore(copies)
         state = carry.state._replace(step=self.round_chain.chain.carry.state.step + steps)
         self.round_chain.continue_from(carry._replace(state=state), steps)

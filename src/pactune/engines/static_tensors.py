@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 from torch import Tensor
 
 from pactune.engines.layout import TensorList
+from pactune.trees import copy_tensors_
 
 __all__ = ["SharedTensors", "StaticData", "StaticTensors"]
 
@@ -24,8 +25,7 @@ class StaticTensors:
 
     def load(self, values: Sequence[Tensor]) -> None:
         """Copy values into the tensors."""
-        for static, value in zip(self.tensors, values, strict=True):
-            static.copy_(value)
+        copy_tensors_(self.tensors, values)
 
 
 class SharedTensors:

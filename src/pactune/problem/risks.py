@@ -18,7 +18,7 @@ from pactune.problem.losses import Losses
 from pactune.problem.model_inputs import inputs_and_target
 from pactune.problem.modules import ModuleTensors
 from pactune.problem.tensor_slots import call_with
-from pactune.trees import Params
+from pactune.trees import Params, copy_
 
 __all__ = ["ModelRisks"]
 
@@ -65,18 +65,14 @@ class ModelRisks(InnerProblem):
         """Return all parameters and buffers of both modules."""
         return self._tensors.every()
 
-    @torch.no_grad()
     def load_hyper(self, values: Params) -> None:
         """Copy λ into the user's hyper module."""
-        for name, value in self.hyperparameters().items():
-            value.copy_(values[name])
+        copy_(self.hyperparameters(), values)
 
-    @torch.no_grad()
     def load(self, params: Params, buffers: Params) -> None:
         """Copy θ and the buffers into the user's model."""
-        for own, values in ((self.parameters(), params), (self.buffers(), buffers)):
-            if own:
-                torch._foreach_copy_(list(own.values()), [values[name] for name in own])
+        copy_(self.parameters(), params)
+        copy_(self.buffers(), buffers)
 
     def losses(self) -> tuple[object, ...]:
         """Return the user's losses and metrics."""
