@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
+from pactune.engines.compiling import CompiledPrograms
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.layout import TensorList
 from pactune.engines.replayed_chain import ReplayedChain
 from pactune.engines.static_tensors import SharedTensors, StaticData
-from pactune.engines.step_programs import CompiledPrograms, new_stream, step_program
+from pactune.engines.step_programs import new_stream, step_program
 from pactune.engines.tracing import Program
 from pactune.rounds.engine import log
 from pactune.trees import copy_tensors_

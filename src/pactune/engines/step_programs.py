@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
+from pactune.engines.compiling import CompiledPrograms, Forms, tensor_forms
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.joint_gradients import JointGradients
 from pactune.engines.layout import TensorList, TreeLayout, flatten
@@ -20,41 +20,7 @@ from pactune.hypergradient.records import GradientPair, StepData
 from pactune.rounds.chain import Carry
 from pactune.trees import Params
 
-__all__ = ["CompiledPrograms", "new_stream", "step_program"]
-
-
-class CompiledPrograms:
-    """Compiled recordings. Recordings of the same operations share a compiled program, since compiling takes seconds.
-
-    The chains of a grid differ in their modules, so each of them is recorded; but mostly the recordings are equal.
-    """
-
-    def __init__(self) -> None:
-        self._known: list[tuple[GraphModule, Program]] = []
-
-    def compile(self, graph: GraphModule) -> Program:
-        """Return a recording as a compiled program."""
-        for other, known in self._known:
-            if _same_operations(graph, other):
-                return known
-        program: Program = torch.compile(graph, fullgraph=True, dynamic=False)
-        self._known.append((graph, program))
-        return program
-
-
-def _same_operations(one: GraphModule, other: GraphModule) -> bool:
-    """Return True if two recordings are the same operations with the same constants."""
-    if one.code != other.code:
-        return False
-    names = {str(node.target) for node in one.graph.find_nodes(op="get_attr")}
-    return all(_equal(getattr(one, name), getattr(other, name)) for name in names)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-        return one is other
-    alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-    return one is other or (alike and torch.equal(one, other))
+__all__ = ["new_stream", "step_program"]
 
 
 def step_program(chain: ReplayedChain, options: GraphOptions, compiled: CompiledPrograms) -> Program:
@@ -77,15 +43,16 @@ class _FusedUpdate:
 
     def __init__(self, segment: Segment, compiled: CompiledPrograms) -> None:
         self._step_from_pair, self._compiled = segment.step_from_pair, compiled
-        self._known: dict[TreeLayout, tuple[Program, TreeLayout]] = {}
+        self._known: dict[tuple[TreeLayout, Forms], tuple[Program, TreeLayout]] = {}
 
     def __call__(self, carry: Carry, hyper: Params, data: StepData, pair: GradientPair) -> Carry:
         bare = carry._replace(state=carry.state._replace(buffers={}))
         value = (bare, hyper, data.noise, data.numbers, pair._replace(buffers={}))
         flat, layout = flatten(value)
-        if layout not in self._known:
-            self._known[layout] = self._compile(flat, layout, data)
-        program, result_layout = self._known[layout]
+        key = layout, tensor_forms(flat)
+        if key not in self._known:
+            self._known[key] = self._compile(flat, layout, data)
+        program, result_layout = self._known[key]
         found: Carry = result_layout.restore(list(program(*flat)))
         return found._replace(state=found.state._replace(buffers=pair.buffers))
 
@@ -99,7 +66,7 @@ class _FusedUpdate:
             result_layouts.append(result_layout)
             return flat
 
-        return self._compiled.compile(trace(function, example)), result_layouts[0]
+        return self._compiled.compile(trace(function, example), example), result_layouts[0]
 
 
 def _fused_steps(chain: ReplayedChain, compiled: CompiledPrograms) -> Program:
@@ -118,13 +85,13 @@ def _fused_steps(chain: ReplayedChain, compiled: CompiledPrograms) -> Program:
             if joint is not None and measured:
                 data = data._replace(train=[joint.batch], valid=[joint.batch._replace(data=())])
             inputs, layout = flatten(data)
-            key = (measured, layout)
+            flat = [*carry, *hyper, *inputs]
+            key = (measured, layout, tensor_forms(flat))
             if key not in known:
                 step = segment.like(measured=(measured,), gradient_pair=joint if measured else None)
                 function = flat_function(step, (carry_layout, hyper_layout, layout))
-                graph = trace(function, [*carry, *hyper, *inputs], transpose=stacked)
-                known[key] = compiled.compile(graph)
-            carry = list(known[key](*carry, *hyper, *inputs))
+                known[key] = compiled.compile(trace(function, flat, transpose=stacked), flat)
+            carry = list(known[key](*flat))
         return carry
 
     return program

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx
 
+from pactune.engines.compiling import compile_graph
 from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.engines.rewrites import call_directly, hold_constants, hold_numbers
 from pactune.engines.round_end import RoundEnd, estimator_obstacle, probe, read_round, round_end_obstacle
@@ -270,11 +271,7 @@ class Compiled(Traced):
     def _build(self, graph: fx.GraphModule, example: TensorList, steps: int) -> Program:
         if steps < self.steps:
             return super()._build(graph, example, steps)  # compiling does not pay for the few last steps
-        from torch._inductor import compile as compile_graph  # takes seconds to import
-
-        with torch.no_grad():
-            program: Program = compile_graph(graph, list(example))  # without the guards of `torch.compile`
-        return program
+        return compile_graph(graph, example)
 
 
 def _below_autograd(program: Program) -> Program:
