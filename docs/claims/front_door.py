@@ -78,18 +78,19 @@ def _mini_batches() -> list[str]:
 def _networks() -> list[str]:
     """Return the rows about ResNet-18, and the sentences about them."""
     found, short = (read(f"benchmarks/results/front_door_resnet18{end}.json") for end in ("", "_short"))
-    present, ways = {one["draw"]: one for one in found["draws"]}, ("one decay", "plain")
+    earlier, ways = {one["draw"]: one["tune"] for one in short["draws"]}, ("one decay", "plain")
     rows = []
-    for one in short["draws"]:
-        own = n(present[one["draw"]]["tune"], ".1f") if one["draw"] in present else "not finished"
-        others = " | ".join(n(value, ".1f") for value in (one["tune"], *(one[way]["accuracy"] for way in ways)))
-        rows.append(f"| draw {one['draw']} | {own} | {others} |")
-    means = " | ".join(n(short[way], ".1f") for way in ("tune", *ways))
-    below = {draw: one["one decay"]["accuracy"] - one["tune"] for draw, one in present.items()}
+    for one in found["draws"]:
+        values = one["tune"], earlier[one["draw"]], *(one[way]["accuracy"] for way in ways)
+        rows.append(f"| draw {one['draw']} | " + " | ".join(n(value, ".1f") for value in values) + " |")
+    means = found["tune"], short["tune"], *(found[way] for way in ways)
+    below = [one["one decay"]["accuracy"] - one["tune"] for one in found["draws"]]
     return [
         *rows,
-        f"| mean |  | {means} |",
-        f"{n(short['tune'], '.1f')} % in the mean, {n(short['one decay'] - short['tune'], '.2f')} points below one "
-        "decay",
-        f"it is {n(-below[0], '.2f')} points above one decay on draw 0 and {n(below[1], '.2f')} points below on draw 1",
+        "| mean | " + " | ".join(n(value, ".1f") for value in means) + " |",
+        f"it had {n(short['tune'], '.1f')} % in the mean, {n(short['one decay'] - short['tune'], '.2f')} points below "
+        "one decay",
+        f"it has {n(found['tune'], '.1f')} % in the mean, {n(found['one decay'] - found['tune'], '.2f')} points below "
+        f"one decay: {n(-below[0], '.2f')} points above it on draw 0, {n(below[1], '.2f')} points below on draw 1 and "
+        f"{n(below[2], '.2f')} below on draw 2",
     ]
