@@ -164,7 +164,8 @@ def _gpu() -> list[str]:
     each = "ms per run and step"
     return [
         f"| **{n(fused[each], '.2f')} ms** (channels last, TF32, updates fused); "
-        f"{n(resnet['one run, captured'][each], '.2f')} ms with the defaults, {n(resnet['eager'][each], '.1f')} ms eagerly |",
+        f"{n(resnet['one run, captured'][each], '.2f')} ms with the defaults, "
+        f"{n(resnet['eager'][each], '.1f')} ms eagerly |",
         f"| {n(fused['÷ plain'], '.3f')} with a plain step of {n(resnet['plain eager step, ms'], '.2f')} ms",
         f"| {n(drift[each] / zero[each], '.2f')}: {n(drift[each], '.2f')} against {n(zero[each], '.2f')} ms |",
         f"| {n(stacked[each], '.2f')} ms, all at once |",
