@@ -201,8 +201,8 @@ def _one_decay(runs: list[Any], eq5: Courses, folds: Courses) -> list[str]:
     steps = min(len(course) for course in (*half.values(), *whole.values()))
     return [
         f"λ = {n(best, '.0f')} on the 50 training images has {n(mean('one-half', best), '.1f')} % after {n(steps)} "
-        f"outer steps, more than Eq. 5 after all of them on {n(above_eq5)} of {n(len(half))} draws, and on all 100 images "
-        f"{n(mean('one-all', best), '.1f')} %, more than the folds on {n(above_folds)} of {n(len(whole))} draws",
+        f"outer steps, more than Eq. 5 after all of them on {n(above_eq5)} of {n(len(half))} draws, and on all 100 "
+        f"images {n(mean('one-all', best), '.1f')} %, more than the folds on {n(above_folds)} of {n(len(whole))} draws",
         f"without any decay 100 images give {n(mean('one-all', 0.0), '.1f')} %",
     ]
 
