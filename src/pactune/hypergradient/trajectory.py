@@ -6,7 +6,6 @@ Estimators use only these functions. Chains and engines decide when they are cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,7 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from pactune.dynamics.base import Dynamics, Number, Slots
 from pactune.hypergradient.adjoints import StepArguments, edge_vjp, pull_back_dynamics, step_inputs, vjp
-from pactune.hypergradient.dual_norms import dual_batch_norms
+from pactune.hypergradient.dual_kernels import dual_kernels
 from pactune.hypergradient.gradients import on_side_stream, params_gradient, second_order_kernels
 from pactune.hypergradient.mixed import MixedDerivative
 from pactune.hypergradient.records import (
@@ -122,9 +121,8 @@ class Trajectory:
     def observe_gradient(self, state: InnerState, hyper: Params, data: StepData) -> Observation:
         """Return ∇R_T(θ_t) without measuring q_t."""
         buffers = clone(state.buffers)
-        return Observation(
-            detach(self._train_gradient(leaves(state.params), hyper, buffers, data, graph=False)), buffers
-        )
+        gradient = self._train_gradient(leaves(state.params), hyper, buffers, data, graph=False)
+        return Observation(detach(gradient), buffers)
 
     # Move, and pull back
 
@@ -205,8 +203,7 @@ class Trajectory:
     def _mixed_product(self, record: StepRecord, cotangent: Params) -> Params:
         def risk(params: Params, hyper: Params) -> Tensor:
             self._seed(record.data.keys[0] if record.data.keys else None)
-            norms = nullcontext() if self.problem.runs else dual_batch_norms(self.problem.members[0].model)
-            with second_order_kernels(True), norms:
+            with dual_kernels(self.problem):
                 return self.problem.train_risk(params, hyper, clone(record.state.buffers), record.data.train)
 
         return self.mixed.compute(record, cotangent, risk, partial(self.linearize, graph=True))

@@ -1,4 +1,4 @@
-"""Batch normalisation of dual numbers in few kernels.
+"""The kernels that a forward pass with dual numbers runs: plain attention, and batch normalisation in few kernels.
 
 PyTorch computes the tangent of a batch normalisation by some twenty kernels, a third of those of a ResNet with dual
 numbers. But the Jacobian of the normalised values x̂ is symmetric: it takes a tangent to what the backward pass takes it
@@ -8,7 +8,7 @@ to as a cotangent, which is one kernel. The rest of the tangent, w'x̂ + b', is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -17,11 +17,21 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["dual_batch_norms"]
+from pactune.hypergradient.gradients import second_order_kernels
+from pactune.problem.inner_problem import InnerProblem
+
+__all__ = ["dual_batch_norms", "dual_kernels"]
 
 make_dual, unpack_dual = cast(Any, forward_ad.make_dual), cast(Any, forward_ad.unpack_dual)
 batch_norm, batch_norm_backward = torch.ops.aten._batch_norm_impl_index, torch.ops.aten._batch_norm_impl_index_backward
 INPUT_ALONE = [True, False, False]  # what a backward pass differentiates by
+
+
+@contextmanager
+def dual_kernels(problem: InnerProblem) -> Iterator[None]:
+    """Let the forward passes of a problem take these kernels. Stacked runs have a batch normalisation of their own."""
+    with second_order_kernels(True), nullcontext() if problem.runs else dual_batch_norms(problem.members[0].model):
+        yield
 
 
 @contextmanager

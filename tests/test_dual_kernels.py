@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from pactune.hypergradient import dual_norms
-from pactune.hypergradient.dual_norms import dual_batch_norms
+from pactune.hypergradient import dual_kernels
+from pactune.hypergradient.dual_kernels import dual_batch_norms
 from pactune.paper.models import GroupedBatchNorm2d
 
 CHANNELS = 5
@@ -71,8 +71,8 @@ def setting(kind: str) -> tuple[Any, Tensor, dict[str, Tensor], dict[str, Tensor
 def backwards(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the dual numbers that the few kernels made."""
     made: list[Any] = []
-    make = dual_norms.make_dual
-    monkeypatch.setattr(dual_norms, "make_dual", lambda *parts: made.append(parts) or make(*parts))
+    make = dual_kernels.make_dual
+    monkeypatch.setattr(dual_kernels, "make_dual", lambda *parts: made.append(parts) or make(*parts))
     return made
 
 
