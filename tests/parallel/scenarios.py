@@ -396,6 +396,7 @@ def run_rank(rank: int, ranks: int, folder: Path, names: list[str]) -> None:
 def main() -> None:
     """Start the ranks, and say with which status and how long after the first of them each ended."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background may ignore it
     folder, ranks, names = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     fork = multiprocessing.get_context("fork")  # importing torch once saves most of the time
     started = [fork.Process(target=run_rank, args=(rank, ranks, folder, names)) for rank in range(ranks)]
