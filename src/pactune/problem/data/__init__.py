@@ -16,8 +16,9 @@ from pactune.problem.data.dataset import DatasetRows
 from pactune.problem.data.indexed import TensorRows, length_of
 from pactune.problem.data.loader import LoaderBatches, Stream
 from pactune.problem.data.prefetch import move
-from pactune.problem.data.source import Batch, Source, in_type
+from pactune.problem.data.source import Batch, Source
 from pactune.problem.data.take_rows import LAYOUTS
+from pactune.problem.data.typed import in_type
 from pactune.problem.data.workers import WorkerSettings
 
 __all__ = ["Batch", "BatchSizes", "Source", "Stream", "as_source", "in_type", "move"]

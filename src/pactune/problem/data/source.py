@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from pactune.errors import DataError, PactuneError
-from pactune.nested import map_tensors, tensors_in
+from pactune.nested import tensors_in
 from pactune.streams import Streams, forked_rng, seed_forward
 
-__all__ = ["Batch", "BatchesAnew", "Source", "count_rows", "in_type", "quietly", "reading", "seeded"]
+__all__ = ["Batch", "BatchesAnew", "Source", "count_rows", "quietly", "reading", "seeded"]
 
 
 class Batch(NamedTuple):
@@ -136,11 +136,6 @@ class Source(ABC):
         raise DataError("rows cannot be chosen from a DataLoader with a sampler of its own; pass its dataset instead")
 
 
-def in_type(source: Source, dtype: torch.dtype) -> Source:
-    """Return the source with its floating-point tensors in another type."""
-    return _Cast(source, dtype)
-
-
 def count_rows(data: Any) -> int:
     """Count the rows of a nested batch by its first tensor."""
     first = next(iter(tensors_in(data)), None)
@@ -179,41 +174,3 @@ def quietly(batches: Iterator[Batch], key: int = 0) -> Iterator[Batch]:
         if batch is None:
             return
         yield batch
-
-
-class _Cast(Source):
-    """Another source with its floating-point tensors in another type."""
-
-    def __init__(self, source: Source, dtype: torch.dtype) -> None:
-        self._source, self._dtype = source, dtype
-        self.replayable, self.steady, self.risk_size = source.replayable, source.steady, source.risk_size
-
-    @property
-    def rows(self) -> int:
-        return self._source.rows
-
-    @property
-    def size(self) -> int | None:
-        return self._source.size
-
-    def batch(self, step: int, streams: Streams, role: str, reader: str = "") -> Batch:
-        return self._cast(self._source.batch(step, streams, role, reader))
-
-    def epoch(self) -> Iterator[Batch]:
-        return map(self._cast, self._source.epoch())
-
-    def risk_batches(self, round_index: int, streams: Streams, reader: str = "") -> Iterable[Batch]:
-        batches = self._source.risk_batches(round_index, streams, reader)
-        return BatchesAnew(lambda: map(self._cast, batches))
-
-    def evaluation(self) -> Iterator[Batch]:
-        return map(self._cast, self._source.evaluation())
-
-    def subset(self, rows: Tensor) -> Source:
-        return _Cast(self._source.subset(rows), self._dtype)
-
-    def _cast(self, batch: Batch) -> Batch:
-        def convert(tensor: Tensor) -> Tensor:
-            return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
-
-        return batch._replace(data=map_tensors(batch.data, convert))
