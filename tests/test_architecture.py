@@ -171,6 +171,13 @@ def test_import_is_cheap(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_compiler_is_imported_only_where_something_is_compiled() -> None:
+    code = (
+        "import pactune.engines, pactune as pt, sys; pt.Tuner; print({'sympy', 'torch._inductor'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
 def test_every_public_name_is_there() -> None:
     assert sorted(pactune.__all__) == sorted(pactune._HOME_OF)
     for name in pactune.__all__:

@@ -8,35 +8,27 @@ import torch
 from torch import Tensor, fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from pactune.engines.layout import TensorList
+from pactune.engines.layout import Forms, TensorList, tensor_forms
 from pactune.engines.tracing import Program
 
-__all__ = ["CompiledPrograms", "compile_graph", "tensor_forms"]
-
-Forms = tuple[Any, ...]
+__all__ = ["CompiledPrograms", "compile_graph"]
 
 
 def compile_graph(graph: fx.GraphModule, example: TensorList) -> Program:
     """Return a recording as fused kernels, for tensors with the shapes and strides of the example.
 
-    This is the compiler behind `torch.compile` without the Python front end, which a recording does not need and which
-    takes as long as a look-up of its kernels on disk. The look-up asks for a description of the shapes, here of fixed
-    ones.
+    This is the compiler behind `torch.compile` without its front end for Python code, since a recording has none.
+    PyTorch looks for compiled kernels on disk only if a `ShapeEnv` describes the shapes, though these are fixed.
     """
-    from torch._inductor import compile as compile_with_inductor  # takes seconds to import
+    from torch._inductor import compile as compile_with_inductor  # both take long to import
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     inputs: list[Any] = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in example]
     with torch.no_grad(), tracing(TracingContext(mode)):
         program: Program = compile_with_inductor(graph, inputs)
     return program
-
-
-def tensor_forms(tensors: TensorList) -> Forms:
-    """Return all that a compiled program assumes about its tensors."""
-    return tuple((tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors)
 
 
 class CompiledPrograms:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from pactune import nested
 
-__all__ = ["TensorList", "TreeLayout", "flatten"]
+__all__ = ["Forms", "TensorList", "TreeLayout", "flatten", "tensor_forms"]
 
 TensorList = list[Tensor]
+Forms = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device], ...]
 
 
 class TreeLayout(NamedTuple):
@@ -47,3 +48,8 @@ def flatten(value: Any) -> tuple[TensorList, TreeLayout]:
     flat = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     constants = tuple((i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor))
     return flat, TreeLayout(spec, constants, tuple((tensor.shape, tensor.dtype) for tensor in flat))
+
+
+def tensor_forms(tensors: TensorList) -> Forms:
+    """Return what compiled programs and CUDA graphs assume about their tensors."""
+    return tuple((tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors)

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from torch import Tensor
 
-from pactune.engines.layout import TensorList
+from pactune.engines.layout import TensorList, tensor_forms
 from pactune.trees import copy_tensors_
 
 __all__ = ["SharedTensors", "StaticData", "StaticTensors"]
@@ -40,10 +40,10 @@ class SharedTensors:
 
     def find(self, place: Hashable, copies: TensorList) -> StaticTensors:
         """Return the tensors of a place that look like `copies`; the copies themselves if there are none."""
-        form = tuple((copy.shape, copy.stride(), copy.dtype, copy.device) for copy in copies)
-        known = self._known.get((place, form))
+        key = place, tensor_forms(copies)
+        known = self._known.get(key)
         if known is None:
-            known = self._known[place, form] = StaticTensors(copies)
+            known = self._known[key] = StaticTensors(copies)
         else:
             known.load(copies)
         return known

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pactune.engines.compiling import CompiledPrograms, Forms, tensor_forms
+from pactune.engines.compiling import CompiledPrograms
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.joint_gradients import JointGradients
-from pactune.engines.layout import TensorList, TreeLayout, flatten
+from pactune.engines.layout import Forms, TensorList, TreeLayout, flatten, tensor_forms
 from pactune.engines.replayed_chain import ReplayedChain
 from pactune.engines.segment import Segment, SegmentData, flat_function
 from pactune.engines.tracing import Program, trace
