@@ -211,3 +211,44 @@ def test_online_and_offline_runs_share_a_graph_with_fused_kernels(
     assert check.longer
     assert sum(segment._online is not None for segment in check._segments) == 2
     pd.testing.assert_frame_equal(found.drop(columns="seconds"), wanted.drop(columns="seconds"), rtol=1e-4)
+
+
+def test_steps_of_one_kind_are_compiled_once(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of 1 × 1 in channels last has other strides after a step than before it, in equal memory."""
+    compiled = compile_nothing(monkeypatch)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(48, 3))
+    x, y = torch.randn(8, 2, 4, 4), torch.randint(0, 3, (8,))
+    hyper = pt.WeightDecay(model, init=0.1)
+    problem = pt.Problem(model, hyper, train=(x[:4], y[:4]), valid=(x[4:], y[4:]), loss=cross_entropy)
+    outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+    settings = {"inner": pt.Adam(1e-2), "inner_steps": 15, "outer": outer, "objective": pt.PACBayes(0.1)}
+    engine = Captured(steps=6, fuse="steps", channels_last=True)
+    pt.Tuner(problem, engine=engine, **settings).hypergradient()
+    (check,) = engine._checks
+    assert len(check.longer) == 2  # of three steps and of the one that is left
+    assert len(compiled) == 1
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_run_that_diverges_does_not_make_those_beside_it_slow(caplog: pytest.LogCaptureFixture) -> None:
+    def build(decay: float) -> pt.Tuner:
+        torch.manual_seed(0)
+        model, x = nn.Linear(3, 3), torch.randn(20, 3)
+        hyper = pt.WeightDecay(model, init=decay)
+        problem = pt.Problem(model, hyper, train=(x[:10], x[:10]), valid=(x[10:], x[10:]), loss=mse_loss)
+        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=9, outer=outer, objective=pt.PACBayes(0.01))
+
+    engine = Captured(steps=3)
+    histories = [
+        pt.fit_grid(
+            build, {"decay": [0.0, 1e25, 1.0]}, outer_steps=3, plain_steps=0, engine=one, progress=False
+        ).history
+        for one in (engine, "eager")
+    ]
+    found, wanted = (history[history["decay"] < 2].drop(columns="seconds") for history in histories)
+    assert len(found) == 6
+    pd.testing.assert_frame_equal(found.reset_index(drop=True), wanted.reset_index(drop=True), rtol=1e-4)
+    assert not engine.unrecordable
+    assert not any("one by one" in message for message in caplog.messages)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from pactune.engines.compiling import CompiledPrograms
 from pactune.engines.cuda_graph import Pool, StepGraph
 from pactune.engines.end_graph import EndGraph, EndGraphs
 from pactune.engines.graph_options import GraphOptions
@@ -67,6 +68,7 @@ class Captured(Engine):
     _checks: list[StepGraph] = field(default_factory=list, init=False, repr=False)
     _pool: Pool = field(default=None, init=False, repr=False, compare=False)
     _shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False, compare=False)
+    _compiled: CompiledPrograms = field(default_factory=CompiledPrograms, init=False, repr=False, compare=False)
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
     _ends: EndGraphs = field(default_factory=EndGraphs, init=False, repr=False, compare=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
@@ -205,7 +207,8 @@ class Captured(Engine):
         try:
             with options.precision():
                 warmed_up = known is not self._checks and options == PLAIN
-                graph = StepGraph(chains, options, self._shared, warmed_up=warmed_up, pool=self._memory())
+                shared = self._shared, self._compiled
+                graph = StepGraph(chains, options, *shared, warmed_up=warmed_up, pool=self._memory())
         except Exception as error:  # a model may do anything that cannot be captured
             torch.cuda.synchronize()
             log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)

@@ -33,6 +33,7 @@ class StepGraph:
         chains: the chains, with the steps to capture.
         options: the options of the engine.
         shared: the static tensors of carries and λ, which graphs share that never run at the same time.
+        compiled: the compiled programs of the engine, which the same graphs share.
         warmed_up: True if another graph has run the kernels of these steps.
         pool: memory for the results of operations, which the same graphs share.
 
@@ -45,6 +46,7 @@ class StepGraph:
         chains: list[ReplayedChain],
         options: GraphOptions,
         shared: SharedTensors,
+        compiled: CompiledPrograms,
         *,
         warmed_up: bool = False,
         pool: Pool = None,
@@ -55,7 +57,6 @@ class StepGraph:
         self._carries = [shared.find(("carry", i), chain.static_copies(chain.carry)) for i, chain in numbered]
         self._hypers = [shared.find(("hyper", i), chain.static_copies(chain.hyper)) for i, chain in numbered]
         self._data = [StaticData(chain.static_copies(chain.data)) for chain in chains]
-        compiled = CompiledPrograms()
         programs = [step_program(chain, options, compiled) for chain in chains]
         hypers = [hyper.tensors for hyper in self._hypers]
         steps = [partial(_run_steps, *part) for part in zip(programs, self.carries, hypers, self._data, strict=True)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pactune import nested
 
-__all__ = ["Forms", "TensorList", "TreeLayout", "flatten", "tensor_forms"]
+__all__ = ["Forms", "TensorList", "TreeLayout", "flatten", "tensor_forms", "with_unit_strides"]
 
 TensorList = list[Tensor]
 Forms = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device], ...]
@@ -53,3 +53,22 @@ def flatten(value: Any) -> tuple[TensorList, TreeLayout]:
 def tensor_forms(tensors: TensorList) -> Forms:
     """Return what compiled programs and CUDA graphs assume about their tensors."""
     return tuple((tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors)
+
+
+def with_unit_strides(tensors: TensorList) -> TensorList:
+    """Return the tensors with stride 1 along axes of length 1, so that tensors with equal memory have equal forms.
+
+    Any stride along such an axis names the same memory, and operations choose different ones. The kernels of 1 × 1
+    convolutions have such axes.
+
+    >>> with_unit_strides([torch.empty(8, 4, 1, 1).to(memory_format=torch.channels_last)])[0].stride()
+    (4, 1, 1, 1)
+    """
+    return [_with_unit_strides(tensor) if 1 in tensor.shape else tensor for tensor in tensors]
+
+
+def _with_unit_strides(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided:
+        return tensor
+    strides = [1 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return tensor.as_strided(tensor.shape, strides)

@@ -12,7 +12,7 @@ from torch import Tensor
 from pactune.engines.compiling import CompiledPrograms
 from pactune.engines.graph_options import GraphOptions
 from pactune.engines.joint_gradients import JointGradients
-from pactune.engines.layout import Forms, TensorList, TreeLayout, flatten, tensor_forms
+from pactune.engines.layout import Forms, TensorList, TreeLayout, flatten, tensor_forms, with_unit_strides
 from pactune.engines.replayed_chain import ReplayedChain
 from pactune.engines.segment import Segment, SegmentData, flat_function
 from pactune.engines.tracing import Program, trace
@@ -48,7 +48,8 @@ class _FusedUpdate:
     def __call__(self, carry: Carry, hyper: Params, data: StepData, pair: GradientPair) -> Carry:
         bare = carry._replace(state=carry.state._replace(buffers={}))
         value = (bare, hyper, data.noise, data.numbers, pair._replace(buffers={}))
-        flat, layout = flatten(value)
+        tensors, layout = flatten(value)
+        flat = with_unit_strides(tensors)
         key = layout, tensor_forms(flat)
         if key not in self._known:
             self._known[key] = self._compile(flat, layout, data)
@@ -85,7 +86,7 @@ def _fused_steps(chain: ReplayedChain, compiled: CompiledPrograms) -> Program:
             if joint is not None and measured:
                 data = data._replace(train=[joint.batch], valid=[joint.batch._replace(data=())])
             inputs, layout = flatten(data)
-            flat = [*carry, *hyper, *inputs]
+            flat = with_unit_strides([*carry, *hyper, *inputs])
             key = (measured, layout, tensor_forms(flat))
             if key not in known:
                 step = segment.like(measured=(measured,), gradient_pair=joint if measured else None)
