@@ -31,3 +31,25 @@ def carry(params: float, moment: float, dtype: torch.dtype) -> Carry:
 def test_a_gap_relative_to_the_move(dtype: torch.dtype, params: float, moment: float, agree: bool) -> None:
     found, wanted = carry(1 + params, 1 + moment, dtype), carry(1.0, 1.0, dtype)
     assert carries_agree(found, wanted, carry(0.0, 0.0, dtype)) == agree
+
+
+def stacked(*moves: float) -> Carry:
+    """Return the carry of stacked runs whose parameters moved by these numbers."""
+    params = {"w": torch.tensor(moves)[:, None].expand(-1, 4).clone(), "b": torch.tensor(moves)}
+    return Carry(InnerState(params, {}, {}, 0), torch.tensor(moves), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("found", "agree"),
+    [
+        ((1.0, float("nan"), 2.0), True),
+        ((1.0, float("inf"), 2.0), True),
+        ((1.0, 3e30, 2.0), True),  # its square is not finite
+        ((1.0, 3.0, 2.0), False),
+        ((1.1, float("nan"), 2.0), False),
+        ((float("nan"), float("nan"), 2.0), False),
+    ],
+)
+def test_a_run_that_diverges_does_not_speak_for_those_beside_it(found: tuple[float, ...], agree: bool) -> None:
+    wanted, before = stacked(1.0, float("nan"), 2.0), stacked(0.0, 0.0, 0.0)
+    assert carries_agree(stacked(*found), wanted, before) == agree

@@ -27,6 +27,7 @@ __all__ = [
     "map_tree",
     "mul",
     "norm",
+    "norms",
     "scale",
     "split",
     "stack",
@@ -129,6 +130,11 @@ def dot(a: Params, b: Params) -> Tensor:
 def norm(a: Params) -> Tensor:
     """Return the Euclidean norm ‖a‖ over all tensors."""
     return dot(a, a).sqrt()
+
+
+def norms(a: Params, axes: int = 1) -> Tensor:
+    """Return the norm of every run's tree; the runs are along the first `axes` axes of all tensors."""
+    return torch.stack([value[..., None].flatten(axes).square().sum(-1) for value in a.values()]).sum(0).sqrt()
 
 
 def clip(a: Params, bound: float | None) -> Params:

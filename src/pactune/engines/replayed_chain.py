@@ -9,9 +9,9 @@ from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.engines.segment import Segment, SegmentReader
 from pactune.rounds.chain import Carry
 from pactune.rounds.engine import RoundChain
-from pactune.trees import Params, copy_tensors_, norm, sub
+from pactune.trees import Params, copy_tensors_, norms, sub
 
-__all__ = ["ReplayedChain", "carries_agree", "static_copies"]
+__all__ = ["ReplayedChain", "carries_agree", "norms_of_sound_runs", "static_copies"]
 
 OUTER = ("λ", "outer slots")  # the parts that move in the online algorithm alone
 
@@ -105,6 +105,8 @@ def carries_agree(found: Carry, wanted: Carry, before: Carry, again: Carry | Non
     have the larger tolerance, since Adam turns the rounding of a gradient near 0 into a whole step. So does RMSprop,
     which moves λ in the online algorithm, with the rounding of a product.
 
+    A stacked run that diverges gives no finite number either way, so it says nothing about the others.
+
     Args:
         found: the carry to judge.
         wanted: the correct carry.
@@ -117,9 +119,23 @@ def carries_agree(found: Carry, wanted: Carry, before: Carry, again: Carry | Non
     close = []
     for (name, a), (_, b), (_, start), (_, c) in zip(*(_float_parts(carry).items() for carry in carries), strict=True):
         tolerance = (5e-2 if name in OUTER else 1e-2) if not double else 1e-6 if name in ("params", *OUTER) else 1e-8
-        allowed = tolerance * norm(sub(b, start)) + 100 * eps * norm(b) + 10 * norm(sub(c, b))
-        close.append(norm(sub(a, b)) <= allowed)
+        gap, move, size, spread = norms_of_sound_runs(a, b, wanted.total.ndim, sub(b, start), b, sub(c, b))
+        close.append(gap <= tolerance * move + 100 * eps * size + 10 * spread)
     return bool(torch.stack(close).all())
+
+
+def norms_of_sound_runs(found: Params, wanted: Params, axes: int, *others: Params) -> list[Tensor]:
+    """Return the norms of `found` − `wanted` and of other trees, without the runs in which neither is finite.
+
+    Args:
+        found: the tree to judge.
+        wanted: the correct tree.
+        axes: the number of leading axes along which runs are stacked.
+        others: trees of the same shapes.
+    """
+    sound = norms(found, axes).isfinite() | norms(wanted, axes).isfinite()
+    each = [norms(tree, axes) for tree in (sub(found, wanted), *others)]
+    return [torch.where(sound, one, 0.0).square().sum().sqrt() for one in each]
 
 
 def _float_parts(carry: Carry) -> dict[str, Params]:

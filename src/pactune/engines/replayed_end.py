@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from pactune.engines.layout import TensorList, TreeLayout, flatten
-from pactune.engines.replayed_chain import carries_agree
+from pactune.engines.replayed_chain import carries_agree, norms_of_sound_runs
 from pactune.engines.round_end import RoundEnd, probe, read_round
 from pactune.rounds.chain import Carry, ChainEnd
 from pactune.rounds.engine import RoundChain
-from pactune.trees import Params, norm, sub
+from pactune.trees import Params, sub
 
 __all__ = ["ReplayedEnd", "ends_agree", "probes_agree"]
 
@@ -86,10 +86,10 @@ def ends_agree(found: ChainEnd, wanted: ChainEnd, start: Carry, *, again: ChainE
         return False
     tolerance = 1e-6 if wanted.risk.dtype == torch.float64 else 1e-2
     others = _other_parts(wanted if again is None else again)
-    close = [
-        norm(sub(a, b)) <= tolerance * norm(b) + 10 * norm(sub(c, b))
-        for a, b, c in zip(_other_parts(found), _other_parts(wanted), others, strict=True)
-    ]
+    close = []
+    for a, b, c in zip(_other_parts(found), _other_parts(wanted), others, strict=True):
+        gap, size, spread = norms_of_sound_runs(a, b, wanted.risk.ndim, b, sub(c, b))
+        close.append(gap <= tolerance * size + 10 * spread)
     return bool(torch.stack(close).all())
 
 

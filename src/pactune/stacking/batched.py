@@ -13,9 +13,9 @@ from torch import Tensor
 
 from pactune.rounds.online import has_hooks
 from pactune.stacking.requests import OuterStepRequest, RoundValue, ValueRequest
-from pactune.trees import Params, axpy, norm, stack, unstack
+from pactune.trees import axpy, norm, norms, stack, unstack
 
-__all__ = ["norms", "take_outer_steps", "value_of", "values_of"]
+__all__ = ["take_outer_steps", "value_of", "values_of"]
 
 # These optimizers move every number by its own gradient alone, so that lists of tensors can be joined.
 ELEMENTWISE = (
@@ -53,11 +53,6 @@ def values_of(requests: Sequence[ValueRequest]) -> list[RoundValue]:
     columns = torch.stack([risks, regularizers, norms(gradient).to(risks)]).tolist()
     parts = zip(*columns, unstack(gradient), strict=True)
     return [RoundValue(risk, regularizer, own, length) for risk, regularizer, length, own in parts]
-
-
-def norms(stacked: Params) -> Tensor:
-    """Return the Euclidean norm of every run's tree. Shape (R,)."""
-    return torch.stack([value.reshape(len(value), -1).square().sum(1) for value in stacked.values()]).sum(0).sqrt()
 
 
 def take_outer_steps(requests: Sequence[OuterStepRequest]) -> None:

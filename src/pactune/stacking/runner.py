@@ -16,14 +16,14 @@ from pactune.rounds.chain import ChainEnd
 from pactune.rounds.engine import CHANGED, Engine, log
 from pactune.rounds.plan import RoundOutcome, RoundRequest
 from pactune.rounds.round import combine, run_chains, run_round
-from pactune.stacking.batched import norms, take_outer_steps, values_of
+from pactune.stacking.batched import take_outer_steps, values_of
 from pactune.stacking.layers import has_stacked_layers
 from pactune.stacking.requests import EvaluationRequest, OuterStepRequest, RoundValue, ValueRequest
 from pactune.stacking.shared_data import split_by_data
 from pactune.stacking.stack import Stack
 from pactune.stacking.stacked import StackedModels
 from pactune.stacking.structure import problem_of, same_structure, stack_refusal
-from pactune.trees import norm
+from pactune.trees import norm, norms
 
 __all__ = ["Runner"]
 
