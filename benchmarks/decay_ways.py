@@ -178,14 +178,16 @@ def main() -> None:
     assert images is not None  # it was to be downloaded, so that it is there
     path = options.output or RESULTS / f"decay_ways_{scale.data}.json"
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    found |= {"command": "python benchmarks/decay_ways.py", "machine": machine(), **scale._asdict()}
-    found["machine"]["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    found |= {"command": "python benchmarks/decay_ways.py", **scale._asdict()}
+    where = {**machine(), "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"}
+    found.setdefault("machine", where)
     ways = all_ways()
     for name in options.ways or ways:
         begun = time.perf_counter()
         runs = run_way(ways[name], scale, images, range(options.draws), device)
         seconds = round(time.perf_counter() - begun, 1)
-        found.setdefault("ways", {})[name] = {**ways[name]._asdict(), "seconds": seconds, "runs": runs}
+        elsewhere = {"machine": where} if where != found["machine"] else {}
+        found.setdefault("ways", {})[name] = {**ways[name]._asdict(), **elsewhere, "seconds": seconds, "runs": runs}
         last = sum(run["test_accuracy"][-1] for run in runs) / len(runs)
         print(f"{name}: {len(runs)} runs, {seconds} s, {last:.2f} % in the mean at the last step", flush=True)
         if options.output or not options.tiny:

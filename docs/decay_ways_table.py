@@ -44,7 +44,7 @@ def _row(runs: Sequence[dict[str, Any]], total: int) -> list[str]:
     over += f", after {steps} of {total} outer steps" if steps < total else ""
     curve = [sum(run["test_accuracy"][t] for run in runs) / len(runs) for t in range(steps)]
     best = max(range(steps), key=curve.__getitem__)
-    shown = [_percent(run[name][steps - 1] for run in runs) for name in ("test_accuracy", "valid_accuracy")]
+    shown = [_percent(runs, name, steps - 1) for name in ("test_accuracy", "valid_accuracy")]
     zeta = "" if "decay" in runs[0] else f"{runs[0]['zeta']:g}"
     return [_words(runs[0]), zeta, over, *shown, f"{100 * curve[best]:.1f}, step {best + 1}"]
 
@@ -61,6 +61,9 @@ def _words(run: dict[str, Any]) -> str:
     return words + (f", outer learning rate {setting['outer_lr']:g}" if setting["outer_lr"] != 0.01 else "")
 
 
-def _percent(values: Any) -> str:
-    interval = bootstrap_interval([float(value) for value in values])
+def _percent(runs: Sequence[dict[str, Any]], name: str, step: int) -> str:
+    """Return the mean of a column over runs with its interval. Of an interrupted command only some columns are kept."""
+    if not all(name in run for run in runs):
+        return "not kept"
+    interval = bootstrap_interval([float(run[name][step]) for run in runs])
     return interval_text(Interval(**{name: 100 * interval[name] for name in ("mean", "low", "high")}))  # type: ignore[typeddict-item]

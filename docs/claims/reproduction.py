@@ -180,7 +180,49 @@ def _other_ways() -> list[str]:
         f"differ by more than {n(100 * apart, '.1f')} points.",
         f"a model of all images beside them has {means[2]} %, more than Eq. 5 on {n(above)} of {n(len(folds))} draws",
         *_one_decay(runs, eq5, folds),
+        *_outer_rates(runs, eq5),
+        *_scan(runs),
     ]
+
+
+def _outer_rates(runs: list[Any], eq5: Courses) -> list[str]:
+    """Return the sentence about larger outer learning rates, at the last step that all runs have."""
+    fast = [{r["draw"]: r["test_accuracy"] for r in runs if r["way"] == way} for way in ("eq5-0.1", "eq5-0.3")]
+    steps = min(len(course) for courses in fast for course in courses.values())
+    assert all(courses[draw][steps - 1] < eq5[draw][steps - 1] for courses in fast for draw in courses)
+    means = [_means_by_step(courses, steps) for courses in (*fast, eq5)]
+    ends = [n(100 * mean[-1], ".1f") for mean in means]
+    peaks = [max(range(steps), key=mean.__getitem__) for mean in means[:2]]
+    pairs = zip(means[:2], peaks, strict=True)
+    tops = [f"{n(100 * mean[peak], '.1f')} % after step {n(peak + 1)}" for mean, peak in pairs]
+    return [
+        f"with {n(0.1)} and {n(0.3)} Eq. 5 has {ends[0]} and {ends[1]} % after {n(steps)} outer steps, less than with "
+        f"{n(1e-2, '.0e')} ({ends[2]} %) on {n(3)} of {n(3)} draws each. The means are best early: {tops[0]} "
+        f"and {tops[1]}."
+    ]
+
+
+def _scan(runs: list[Any]) -> list[str]:
+    """Return the sentence about other ζ on ResNet-18, at the last step that all runs have."""
+    found: dict[float, Courses] = {}
+    for run in runs:
+        if run["way"] == "eq5":
+            found.setdefault(run["zeta"], {})[run["draw"]] = run["test_accuracy"]
+    draws = sorted(next(iter(found.values())))
+    assert draws == [0, 1]
+    zero = {run.cell["draw"]: run.column("test_accuracy") for run in _at("table-resnet18-mnist", 0.0)}
+    steps = min(len(course) for courses in found.values() for course in courses.values())
+    found[0.0] = {draw: zero[draw] for draw in draws}
+    last = {zeta: n(100 * _means_by_step(courses, steps)[-1], ".1f") for zeta, courses in found.items()}
+    zetas = f"{n(1e-7)}, {n(1e-6)}, {n(1e-5)} and {n(1e-4, '.0e')}"
+    return [
+        f"on draws 0 and 1 the means after {n(steps)} outer steps are {last[0.0]}, {last[1e-7]}, {last[1e-6]}, "
+        f"{last[1e-5]} and {last[1e-4]} % at ζ = {n(0)}, {zetas}"
+    ]
+
+
+def _means_by_step(courses: Courses, steps: int) -> list[float]:
+    return [statistics.mean(course[t] for course in courses.values()) for t in range(steps)]
 
 
 def _one_decay(runs: list[Any], eq5: Courses, folds: Courses) -> list[str]:
