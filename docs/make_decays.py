@@ -132,7 +132,8 @@ def _difference(own: Courses, other: Courses) -> str:
 
 def _one_place(number: float, sign: str = "") -> str:
     """Return a number rounded as the prose of the page rounds it."""
-    return n(number, f"{sign}.1f", minus="−").strip(OPEN + CLOSE)
+    shown = n(number, f"{sign}.1f", minus="−").strip(OPEN + CLOSE)
+    return "0.0" if shown.strip("+−") == "0.0" else shown
 
 
 def _short(number: float) -> str:
