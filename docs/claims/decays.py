@@ -196,8 +196,8 @@ def _all_images() -> list[str]:
     for courses in (runs("mnist", PLAIN_ALL, decay=decay) for decay in (0.3, 1.0)):
         assert _best(courses)[0] - gap(courses).mean < 0.05, "the mean falls"
     return [
-        f"On MNIST plain training on all images has {n(peak, '.1f')} % after step {n(step)} and {_mean(PLAIN_ALL)} % at "
-        "the end.",
+        f"On MNIST plain training on all images has {n(peak, '.1f')} % after step {n(step)} and {_mean(PLAIN_ALL)} % "
+        "at the end.",
         f"with λ ≥ 0 at ζ = 0 only reaches plain training on all 100 ({_mean(CLAMPED)} and {_mean(PLAIN_ALL)} %)",
     ]
 
