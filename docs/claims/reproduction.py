@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import datetime
 import statistics
-from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
 
+from claims.resnet_ways import Courses, other_ways
 from claims.text import ROOT, n, read
 from pactune.paper.intervals import bootstrap_interval
 from pactune.paper.weight_decay.records import RunRecord, StudyRecord, read_studies
@@ -33,9 +32,6 @@ ALLOWED = [
     "tuning 30,730 decays",
     "RMSprop at 1e-2 moves",
 ]
-
-
-Courses = Mapping[int, Sequence[float]]  # the test accuracies of a run, by its draw
 
 
 @cache
@@ -68,7 +64,7 @@ def _wins(name: str, own: str, other: str) -> str:
 def claims() -> list[str]:
     """Return what the page says, rendered from the stored results."""
     resnets = [*_resnets(), *_resnet18_mnist(), *_resnet18_cifar(), *_resnet34_mnist(), *_resnet34_cifar()]
-    resnets += _other_ways()
+    resnets += other_ways(_courses(5.8e-6), _courses(0.0))
     return [*_offline(), *_online_and_auto(), *resnets, *_correlation(), *_restart_and_truncation()]
 
 
@@ -166,87 +162,8 @@ def _resnet18_mnist() -> list[str]:
     ]
 
 
-def _other_ways() -> list[str]:
-    """Return the sentence about the other ways to get decays, after the outer steps that they have."""
-    runs = read("results/weight-decay/ways-resnet18-mnist.json")["runs"]
-    drift, folds = ({r["draw"]: r["test_accuracy"] for r in runs if r["way"] == way} for way in ("drift", "folds"))
-    steps = min(len(course) for course in [*drift.values(), *folds.values()])
-    eq5 = {run.cell["draw"]: run.column("test_accuracy") for run in _at("table-resnet18-mnist", 5.8e-6)}
-    means = [n(100 * statistics.mean(own[draw][steps - 1] for draw in drift), ".1f") for own in (drift, eq5, folds)]
-    apart = max(abs(drift[draw][steps - 1] - eq5[draw][steps - 1]) for draw in drift)
-    above = sum(folds[draw][steps - 1] > eq5[draw][steps - 1] for draw in folds)
-    return [
-        f"After {n(steps)} outer steps `HyperDrift` has {means[0]} %, where Eq. 5 has {means[1]} %; on no draw do they "
-        f"differ by more than {n(100 * apart, '.1f')} points.",
-        f"a model of all images beside them has {means[2]} %, more than Eq. 5 on {n(above)} of {n(len(folds))} draws",
-        *_one_decay(runs, eq5, folds),
-        *_outer_rates(runs, eq5),
-        *_scan(runs),
-    ]
-
-
-def _outer_rates(runs: list[Any], eq5: Courses) -> list[str]:
-    """Return the sentence about larger outer learning rates, at the last step that all runs have."""
-    fast = [{r["draw"]: r["test_accuracy"] for r in runs if r["way"] == way} for way in ("eq5-0.1", "eq5-0.3")]
-    steps = min(len(course) for courses in fast for course in courses.values())
-    assert all(courses[draw][steps - 1] < eq5[draw][steps - 1] for courses in fast for draw in courses)
-    means = [_means_by_step(courses, steps) for courses in (*fast, eq5)]
-    ends = [n(100 * mean[-1], ".1f") for mean in means]
-    peaks = [max(range(steps), key=mean.__getitem__) for mean in means[:2]]
-    pairs = zip(means[:2], peaks, strict=True)
-    tops = [f"{n(100 * mean[peak], '.1f')} % after step {n(peak + 1)}" for mean, peak in pairs]
-    return [
-        f"with {n(0.1)} and {n(0.3)} Eq. 5 has {ends[0]} and {ends[1]} % after {n(steps)} outer steps, less than with "
-        f"{n(1e-2, '.0e')} ({ends[2]} %) on {n(3)} of {n(3)} draws each. The means are best early: {tops[0]} "
-        f"and {tops[1]}."
-    ]
-
-
-def _scan(runs: list[Any]) -> list[str]:
-    """Return the sentence about other ζ on ResNet-18, at the last step that all runs have."""
-    found: dict[float, Courses] = {}
-    for run in runs:
-        if run["way"] == "eq5":
-            found.setdefault(run["zeta"], {})[run["draw"]] = run["test_accuracy"]
-    draws = sorted(next(iter(found.values())))
-    assert draws == [0, 1]
-    zero = {run.cell["draw"]: run.column("test_accuracy") for run in _at("table-resnet18-mnist", 0.0)}
-    steps = min(len(course) for courses in found.values() for course in courses.values())
-    found[0.0] = {draw: zero[draw] for draw in draws}
-    last = {zeta: n(100 * _means_by_step(courses, steps)[-1], ".1f") for zeta, courses in found.items()}
-    zetas = f"{n(1e-7)}, {n(1e-6)}, {n(1e-5)} and {n(1e-4, '.0e')}"
-    return [
-        f"on draws 0 and 1 the means after {n(steps)} outer steps are {last[0.0]}, {last[1e-7]}, {last[1e-6]}, "
-        f"{last[1e-5]} and {last[1e-4]} % at ζ = {n(0)}, {zetas}"
-    ]
-
-
-def _means_by_step(courses: Courses, steps: int) -> list[float]:
-    return [statistics.mean(course[t] for course in courses.values()) for t in range(steps)]
-
-
-def _one_decay(runs: list[Any], eq5: Courses, folds: Courses) -> list[str]:
-    """Return the sentences about one decay for all parameters, which is not tuned."""
-    best = 3.0  # the table has the others
-
-    def courses(way: str, decay: float) -> Courses:
-        return {run["draw"]: run["test_accuracy"] for run in runs if run["way"] == way and run.get("decay") == decay}
-
-    def mean(way: str, decay: float) -> float:
-        return 100 * statistics.mean(course[-1] for course in courses(way, decay).values())
-
-    half, whole = courses("one-half", best), courses("one-all", best)
-    above_eq5 = sum(course[-1] > eq5[draw][-1] for draw, course in half.items())
-    above_folds = sum(course[-1] > folds[draw][-1] for draw, course in whole.items())
-    decays = {run["decay"] for run in runs if run["way"] == "one-all"}
-    assert max(decays, key=lambda decay: mean("one-all", decay)) == best
-    steps = min(len(course) for course in (*half.values(), *whole.values()))
-    return [
-        f"λ = {n(best, '.0f')} on the 50 training images has {n(mean('one-half', best), '.1f')} % after {n(steps)} "
-        f"outer steps, more than Eq. 5 after all of them on {n(above_eq5)} of {n(len(half))} draws, and on all 100 "
-        f"images {n(mean('one-all', best), '.1f')} %, more than the folds on {n(above_folds)} of {n(len(whole))} draws",
-        f"without any decay 100 images give {n(mean('one-all', 0.0), '.1f')} %",
-    ]
+def _courses(zeta: float) -> Courses:
+    return {run.cell["draw"]: run.column("test_accuracy") for run in _at("table-resnet18-mnist", zeta)}
 
 
 def _resnet18_cifar() -> list[str]:
