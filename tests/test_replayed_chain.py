@@ -1,10 +1,11 @@
-"""How closely a replayed CUDA graph must agree with the eager step, judged by how far the step moved each part."""
+"""How closely a replayed or recorded step must agree with the eager one."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from pactune.engines import replayed_chain, traced
 from pactune.engines.replayed_chain import carries_agree
 from pactune.hypergradient.records import InnerState
 from pactune.rounds.chain import Carry
@@ -53,3 +54,19 @@ def stacked(*moves: float) -> Carry:
 def test_a_run_that_diverges_does_not_speak_for_those_beside_it(found: tuple[float, ...], agree: bool) -> None:
     wanted, before = stacked(1.0, float("nan"), 2.0), stacked(0.0, 0.0, 0.0)
     assert carries_agree(stacked(*found), wanted, before) == agree
+
+
+def test_runs_are_told_apart_only_where_all_of_them_together_do_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The norms of single runs take a kernel per tensor, and every round makes this comparison."""
+    asked: list[int] = []
+    monkeypatch.setattr(replayed_chain, "norms", lambda tree, axes: asked.append(axes))
+    assert carries_agree(stacked(1.0, 2.0), stacked(1.0, 2.0), stacked(0.0, 0.0))
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("found", "agree"),
+    [((1.0, float("nan")), True), ((2.0, float("nan")), False), ((float("nan"), float("nan")), False)],
+)
+def test_a_number_that_is_none_hides_no_other_difference(found: tuple[float, ...], agree: bool) -> None:
+    assert traced._equal(torch.tensor(found), torch.tensor([1.0, float("nan")])) == agree

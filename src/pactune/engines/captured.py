@@ -207,8 +207,9 @@ class Captured(Engine):
         try:
             with options.precision():
                 warmed_up = known is not self._checks and options == PLAIN
-                shared = self._shared, self._compiled
-                graph = StepGraph(chains, options, *shared, warmed_up=warmed_up, pool=self._memory())
+                graph = StepGraph(
+                    chains, options, self._shared, self._compiled, warmed_up=warmed_up, pool=self._memory()
+                )
         except Exception as error:  # a model may do anything that cannot be captured
             torch.cuda.synchronize()
             log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.engines.segment import Segment, SegmentReader
 from pactune.rounds.chain import Carry
 from pactune.rounds.engine import RoundChain
-from pactune.trees import Params, copy_tensors_, norms, sub
+from pactune.trees import Params, copy_tensors_, norm, norms, sub
 
 __all__ = ["ReplayedChain", "carries_agree", "norms_of_sound_runs", "static_copies"]
 
@@ -105,7 +107,8 @@ def carries_agree(found: Carry, wanted: Carry, before: Carry, again: Carry | Non
     have the larger tolerance, since Adam turns the rounding of a gradient near 0 into a whole step. So does RMSprop,
     which moves λ in the online algorithm, with the rounding of a product.
 
-    A stacked run that diverges gives no finite number either way, so it says nothing about the others.
+    A stacked run that diverges gives no finite number either way, so it says nothing about the others. The norms of
+    single runs take a kernel per tensor. So they are taken only if those over all runs do not agree.
 
     Args:
         found: the carry to judge.
@@ -113,15 +116,28 @@ def carries_agree(found: Carry, wanted: Carry, before: Carry, again: Carry | Non
         before: the carry before the steps.
         again: another correct carry. Its gap to `wanted` is allowed ten times.
     """
+    carries = (found, wanted, before, wanted if again is None else again)
+    return _carries_agree(*carries, _norms_of_all_runs) or _carries_agree(*carries, norms_of_sound_runs)
+
+
+def _carries_agree(
+    found: Carry, wanted: Carry, before: Carry, again: Carry, measure: Callable[..., list[Tensor]]
+) -> bool:
     double = found.total.dtype == torch.float64
     eps = torch.finfo(found.total.dtype).eps
-    carries = (found, wanted, before, wanted if again is None else again)
+    carries = (found, wanted, before, again)
     close = []
     for (name, a), (_, b), (_, start), (_, c) in zip(*(_float_parts(carry).items() for carry in carries), strict=True):
         tolerance = (5e-2 if name in OUTER else 1e-2) if not double else 1e-6 if name in ("params", *OUTER) else 1e-8
-        gap, move, size, spread = norms_of_sound_runs(a, b, wanted.total.ndim, sub(b, start), b, sub(c, b))
-        close.append(gap <= tolerance * move + 100 * eps * size + 10 * spread)
+        gap, move, size, spread = measure(a, b, wanted.total.ndim, sub(b, start), b, sub(c, b))
+        allowed = tolerance * move + 100 * eps * size + 10 * spread
+        close.append((gap <= allowed) & allowed.isfinite())
     return bool(torch.stack(close).all())
+
+
+def _norms_of_all_runs(found: Params, wanted: Params, axes: int, *others: Params) -> list[Tensor]:
+    del axes
+    return [norm(tree) for tree in (sub(found, wanted), *others)]
 
 
 def norms_of_sound_runs(found: Params, wanted: Params, axes: int, *others: Params) -> list[Tensor]:
