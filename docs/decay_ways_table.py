@@ -66,4 +66,4 @@ def _percent(runs: Sequence[dict[str, Any]], name: str, step: int) -> str:
     if not all(name in run for run in runs):
         return "not kept"
     interval = bootstrap_interval([float(run[name][step]) for run in runs])
-    return interval_text(Interval(**{name: 100 * interval[name] for name in ("mean", "low", "high")}))  # type: ignore[typeddict-item]
+    return interval_text(Interval(**{part: 100 * interval[part] for part in ("mean", "low", "high")}))  # type: ignore[typeddict-item]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from claims.decays import ZETAS, Courses, data_sets, gap, paper_strength, runs
+from claims.decays import DECAYS, ZETAS, Courses, data_sets, gap, paper_strength, runs
 from claims.text import CLOSE, OPEN, fill_tables, n, read
 from make_certificates import markdown
 from weight_ways_table import weight_tables
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "evidence" / "decays.md"
-DECAYS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 RATES = (0.01, 0.1, 0.3)
 NOT_RUN = "not run"
 SIGNS = {

@@ -48,8 +48,8 @@ def _outer_rates(runs: list[Any], eq5: Courses) -> list[str]:
     tops = [f"{n(100 * mean[peak], '.1f')} % after step {n(peak + 1)}" for mean, peak in pairs]
     return [
         f"with {n(0.1)} and {n(0.3)} Eq. 5 has {ends[0]} and {ends[1]} % after {n(steps)} outer steps, less than with "
-        f"{n(1e-2, '.0e')} ({ends[2]} %) on {n(3)} of {n(3)} draws each. The means are best early: {tops[0]} "
-        f"and {tops[1]}."
+        f"{n(1e-2, '.0e')} ({ends[2]} %) on {n(len(eq5))} of {n(len(eq5))} draws each. The means are best "
+        f"early: {tops[0]} and {tops[1]}."
     ]
 
 
