@@ -195,7 +195,8 @@ def test_no_incoherence_gives_gradient_zero_and_never_nan(estimator: Any, chain_
     gradient = with_path.problem.hyper.values["all"].grad
     risk_alone = grad_of(tuner_for(pt.ValidationRisk(), lam=0.0, valid=same, chains=2))
     assert value.regularizer == 0.0
-    assert torch.equal(gradient, risk_alone)
+    # forward mode runs other kernels, which round in another way on some processors
+    torch.testing.assert_close(gradient, risk_alone, rtol=1e-13, atol=0.0)
 
 
 def test_no_incoherence_in_the_online_algorithm() -> None:
