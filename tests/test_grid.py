@@ -310,8 +310,10 @@ def test_build_must_return_a_tuner() -> None:
 
 
 @pytest.mark.parametrize("case", ["decay", "BatchNorm"])
-def test_both_gradients_at_once(case: str) -> None:
-    tuners = [build(zeta, seed, **CASES[case]) for zeta in (0.0, 0.1) for seed in (0, 1, 2)]
+@pytest.mark.parametrize("count", [1, 6])
+def test_both_gradients_at_once(case: str, count: int) -> None:
+    cells = [(zeta, seed) for zeta in (0.1, 0.0) for seed in (0, 1, 2)][:count]
+    tuners = [build(zeta, seed, **CASES[case]) for zeta, seed in cells]
     runs = [tuner.outer_run for tuner in tuners]
     requests = [run.chains.requests(run.plan(0.1), run.problem.hyperparameters())[0] for run in runs]
     joined = Stack(requests).join(requests)

@@ -32,10 +32,15 @@ class JointGradients:
 
     @classmethod
     def of(cls, trajectory: Trajectory, train: Sequence[Batch], valid: Sequence[Batch]) -> JointGradients | None:
-        """Return the joint form if both risks of the stacked runs are one function and their batches have one shape."""
+        """Return the joint form if both risks of the stacked runs are one function and their batches have one shape.
+
+        Several runs that share all their rows have none, because each run would get a copy of them.
+        """
         problem, objective = trajectory.problem, trajectory.objective
         compares = objective.has_path and objective.uses_valid_gradient and not objective.compares_default
-        if not (compares and len(train) == len(valid) == 1 and train[0].stacked and valid[0].stacked):
+        if not (compares and len(train) == len(valid) == 1 and problem.runs):
+            return None
+        if problem.runs != (1,) and not (train[0].stacked and valid[0].stacked):
             return None
         if problem.enters_losses or train[0].rows != valid[0].rows:
             return None
@@ -66,4 +71,5 @@ def _halves(tree: Params) -> tuple[Params, Params]:
 def _stacked_tensors(batch: Batch, runs: int) -> list[Tensor]:
     """Return the tensors of a batch without its row numbers, each with the axis of the runs."""
     tensors = tensors_of(batch._replace(numbers=None))
-    return [t.expand(runs, *t.shape) if i in batch.shared else t for i, t in enumerate(tensors)]
+    own = [batch.stacked and i not in batch.shared for i in range(len(tensors))]
+    return [t if has_axis else t.expand(runs, *t.shape) for t, has_axis in zip(tensors, own, strict=True)]
