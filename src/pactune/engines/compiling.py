@@ -10,6 +10,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pactune.engines.layout import Forms, TensorList, tensor_forms
+from pactune.engines.rewrites import add_up_windows
 from pactune.engines.tracing import Program
 
 __all__ = ["CompiledPrograms", "compile_graph"]
@@ -24,6 +25,7 @@ def compile_graph(graph: fx.GraphModule, example: TensorList) -> Program:
     from torch._inductor import compile as compile_with_inductor  # both take long to import
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+    add_up_windows(graph)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     inputs: list[Any] = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in example]
     with torch.no_grad(), tracing(TracingContext(mode)):

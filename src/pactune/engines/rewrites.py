@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 __all__ = [
+    "add_up_windows",
     "call_directly",
     "hold_constants",
     "hold_numbers",
@@ -95,6 +96,7 @@ UNDECLARED = ("running_mean", "running_var")  # batch_norm writes into them, and
 PRECISE = (torch.float32, torch.float64)  # kernels of other types compute in another type than that of their tensors
 MEAN = 1  # the number of reduction="mean" in an operation
 MOST_HELD = 2**14  # numbers in a constant that is kept; to make a larger one takes no longer than to read it
+MOST_TAPS = 9  # places in a window; a kernel that reads more of them at once is slower than one that scatters
 SHORT = 16  # numbers in a vector register. The kernel of a softmax over fewer adjacent numbers is ten times slower.
 
 
@@ -103,6 +105,33 @@ def call_directly(graph: fx.GraphModule) -> None:
     for node in _calls(graph):
         if node.target in DIRECT:
             _replace(node, DIRECT[node.target], node.args, dict(node.kwargs))
+    graph.recompile()
+
+
+def add_up_windows(graph: fx.GraphModule) -> None:
+    """Replace the adjoint of `unfold` by a sum over the places in a window.
+
+    Compiled by itself, it is a kernel that fills zeros and one that adds windows to them in any order. A sum is one
+    kernel, which is fused with others, and its order is fixed.
+    """
+    for node in _calls(graph):
+        if node.target is not aten.unfold_backward.default or node.args[3] > MOST_TAPS:  # type: ignore[operator]
+            continue
+        windows, shape, axis, size, step = node.args
+        value, count = node.meta["val"], windows.meta["val"].shape[axis]  # type: ignore[union-attr]
+        with graph.graph.inserting_before(node):
+            call = graph.graph.call_function
+            zeros = call(aten.full.default, (shape, 0), {"dtype": value.dtype, "device": value.device})
+            total = None
+            for place in range(size):  # type: ignore[arg-type]
+                values = call(aten.select.int, (windows, -1, place))
+                end = place + (count - 1) * step + 1
+                spread = call(aten.slice_scatter.default, (zeros, values, axis, place, end, step))
+                total = spread if total is None else call(aten.add.Tensor, (total, spread))
+        assert total is not None
+        total.meta.update(node.meta)
+        node.replace_all_uses_with(total)
+        graph.graph.erase_node(node)
     graph.recompile()
 
 
