@@ -252,3 +252,33 @@ def test_a_run_that_diverges_does_not_make_those_beside_it_slow(caplog: pytest.L
     pd.testing.assert_frame_equal(found.reset_index(drop=True), wanted.reset_index(drop=True), rtol=1e-4)
     assert not engine.unrecordable
     assert not any("one by one" in message for message in caplog.messages)
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("fuse", [None, "updates", "steps"])
+def test_stacked_online_runs_are_captured(
+    fuse: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_nothing(monkeypatch)
+
+    def build(zeta: float, seed: int) -> pt.Tuner:
+        torch.manual_seed(seed)
+        model = nn.Linear(4, 3).double()
+        x, y = torch.randn(8, 4, dtype=torch.float64), torch.randint(0, 3, (8,))
+        hyper = pt.WeightDecay(model, init=0.1)
+        problem = pt.Problem(model, hyper, train=(x[:4], y[:4]), valid=(x[4:], y[4:]), loss=cross_entropy)
+        outer, objective = torch.optim.RMSprop(hyper.parameters(), lr=0.01), pt.PACBayes(zeta)
+        return pt.Tuner(
+            problem, inner=pt.Adam(1e-2), inner_steps=8, outer=outer, objective=objective, online=True, seed=seed
+        )
+
+    engine = Captured(steps=3, fuse=fuse, two_streams=False)
+    cells = {"zeta": [0.1, 0.3], "seed": [0, 1]}
+    found, wanted = (
+        pt.fit_grid(build, cells, outer_steps=3, plain_steps=0, engine=one).history for one in (engine, "eager")
+    )
+    assert not caplog.messages
+    (check,) = engine._checks
+    assert check.longer
+    assert [segment.trajectory.problem.runs for segment in check._segments] == [(4,)]
+    pd.testing.assert_frame_equal(found.drop(columns="seconds"), wanted.drop(columns="seconds"), rtol=1e-7)

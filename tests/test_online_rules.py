@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import pactune as pt
 from pactune.engines import Traced
-from pactune.rounds.online import OnlineStep, rule_of
+from pactune.rounds.online import OptimizerStep, rule_of
 
 SGD, RMSprop = torch.optim.SGD, torch.optim.RMSprop
 KNOWN: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -66,7 +67,7 @@ def leaves() -> dict[str, nn.Parameter]:
 @pytest.mark.parametrize("optimizer", KNOWN)
 def test_a_rule_is_the_step_of_its_optimizer_bit_for_bit(optimizer: str) -> None:
     ours, theirs = leaves(), leaves()
-    step, called = (OnlineStep(KNOWN[optimizer](list(p.values())), p, 0.3) for p in (ours, theirs))
+    step, called = (OptimizerStep(KNOWN[optimizer](list(p.values())), p, 0.3) for p in (ours, theirs))
     assert step.rule is not None
     draw = torch.Generator().manual_seed(1)
     first = {k: torch.randn(p.shape, generator=draw, dtype=p.dtype) for k, p in ours.items()}
@@ -87,7 +88,7 @@ def test_a_rule_is_the_step_of_its_optimizer_bit_for_bit(optimizer: str) -> None
 
 def test_a_parameter_that_the_optimizer_does_not_have_stays_where_it_is() -> None:
     own = leaves()
-    step = OnlineStep(SGD([own["a"], own["c"]], lr=0.5), own, 1.0)
+    step = OptimizerStep(SGD([own["a"], own["c"]], lr=0.5), own, 1.0)
     assert step.rule is not None
     after = step.rule.step(step.state(), {name: torch.ones_like(p) for name, p in own.items()})
     moved = {name: not torch.equal(after.hyper[name], p) for name, p in own.items()}
@@ -97,7 +98,7 @@ def test_a_parameter_that_the_optimizer_does_not_have_stays_where_it_is() -> Non
 @pytest.mark.parametrize("optimizer", UNKNOWN)
 def test_other_optimizers_have_no_rule(optimizer: str) -> None:
     own = leaves()
-    assert rule_of(UNKNOWN[optimizer](list(own.values())), own, 0.3) is None
+    assert rule_of(UNKNOWN[optimizer](list(own.values())), own) is None
 
 
 def tuner(engine: Any, optim: Any, **settings: Any) -> pt.Tuner:
@@ -151,3 +152,49 @@ def test_a_resumed_online_run_is_the_whole_one(tmp_path: Any) -> None:
     tuner(Traced(steps=2), optim).fit(2, progress=False, plain_steps=0, run_dir=tmp_path)
     resumed = tuner(Traced(steps=2), optim).fit(4, progress=False, plain_steps=0, run_dir=tmp_path, resume=True).history
     assert whole.drop(columns="seconds").equals(resumed.drop(columns="seconds"))
+
+
+def cell(zeta: float, seed: int, optim: Any = KNOWN["RMSprop"], **settings: Any) -> pt.Tuner:
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    hyper = pt.WeightDecay(net, init=0.1)
+    x, y = torch.randn(40, 6, dtype=torch.float64), torch.randint(0, 3, (40,))
+    problem = pt.Problem(net, hyper, train=(x[:20], y[:20]), valid=(x[20:], y[20:]), loss=cross_entropy)
+    given = {"inner": pt.Adam(lr=1e-2), "objective": pt.PACBayes(zeta=zeta), "online": True, "inner_steps": 15}
+    return pt.Tuner(problem, outer=optim(hyper.parameters()), seed=seed, **{**given, **settings})
+
+
+CELLS = [{"zeta": zeta, "seed": seed} for zeta in (0.1, 0.3) for seed in (0, 1)]
+
+
+def grid(optim: Any, engine: Any, cells: Any = CELLS) -> tuple[Any, list[Any]]:
+    """Return the numbers of a grid, and the tuners with their optimizers' states."""
+    tuners: list[pt.Tuner] = []
+
+    def build(**given: Any) -> pt.Tuner:
+        tuners.append(cell(**{"optim": optim, **given}))
+        return tuners[-1]
+
+    result = pt.fit_grid(build, cells, outer_steps=4, plain_steps=0, engine=engine, progress=False)
+    states = [(list(one.problem.hyperparameters().values()), one.outer.state_dict()["state"]) for one in tuners]
+    return result.history.select_dtypes("number").drop(columns="seconds"), states
+
+
+@pytest.mark.parametrize("optimizer", KNOWN)
+def test_stacked_online_runs_are_recorded_and_give_those_of_single_ones(optimizer: str) -> None:
+    engine = Traced(steps=2)
+    found, wanted = (grid(KNOWN[optimizer], one) for one in (engine, "eager"))
+    np.testing.assert_allclose(found[0].values, wanted[0].values, rtol=1e-8)
+    torch.testing.assert_close(found[1], wanted[1], rtol=1e-7, atol=1e-10)
+    (recording,) = [one for one in engine._recordings if one.longer]
+    assert recording.segment.trajectory.problem.runs == (4,)
+
+
+def test_stacked_online_runs_with_other_rules_are_not_recorded() -> None:
+    optims = [functools.partial(RMSprop, lr=lr) for lr in (1e-2, 3e-2)]
+    cells = [{"zeta": 0.1, "seed": 0, "optim": optim} for optim in optims]
+    engine = Traced(steps=2)
+    found, wanted = (grid(None, one, cells) for one in (engine, "eager"))
+    np.testing.assert_allclose(found[0].values, wanted[0].values, rtol=1e-8)
+    torch.testing.assert_close(found[1], wanted[1], rtol=1e-7, atol=1e-10)
+    assert not engine._recordings

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from pactune.trees import Params, detach, scale, zeros_like
 
-__all__ = ["OnlineRule", "OnlineState", "OnlineStep", "half_inverse_root", "has_hooks", "root_gradients", "rule_of"]
+__all__ = [
+    "OnlineRule",
+    "OnlineState",
+    "OnlineStep",
+    "OptimizerStep",
+    "half_inverse_root",
+    "has_hooks",
+    "root_gradients",
+    "rule_of",
+]
 
 UNKNOWN = ("weight_decay", "maximize", "differentiable", "centered", "nesterov", "dampening")  # options of no rule here
 
@@ -27,10 +36,12 @@ class OnlineState(NamedTuple):
     Attributes:
         hyper: λ.
         slots: the optimizer's tensors, by their name in its state and by the name of the hyperparameter.
+        zeta: ζ, a number or one for each stacked run.
     """
 
     hyper: Params
     slots: dict[str, Params]
+    zeta: Tensor
 
 
 @dataclass(frozen=True)
@@ -40,12 +51,10 @@ class OnlineRule(ABC):
     Attributes:
         names: the hyperparameters that the optimizer moves.
         lr: its step size.
-        zeta: ζ.
     """
 
     names: tuple[str, ...]
     lr: float
-    zeta: float
 
     @property
     @abstractmethod
@@ -58,14 +67,14 @@ class OnlineRule(ABC):
 
     def step(self, state: OnlineState, gradient: Params) -> OnlineState:
         """Return the state after a step along ζ times a gradient."""
-        scaled, hyper = scale(self.zeta, gradient), dict(state.hyper)
+        scaled, hyper = scale(state.zeta, gradient), dict(state.hyper)
         slots = {slot: dict(values) for slot, values in state.slots.items()}
         for name in self.names:
             own = {slot: values[name] for slot, values in slots.items()}
             hyper[name], after = self.move(hyper[name], scaled[name], own)
             for slot, value in after.items():
                 slots[slot][name] = value
-        return OnlineState(hyper, slots)
+        return OnlineState(hyper, slots, state.zeta)
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ class SGDRule(OnlineRule):
         return value.add(buffer, alpha=-self.lr), {"momentum_buffer": buffer}
 
 
-def rule_of(outer: torch.optim.Optimizer, leaves: Params, zeta: float) -> OnlineRule | None:
+def rule_of(outer: torch.optim.Optimizer, leaves: Params) -> OnlineRule | None:
     """Return the rule of an optimizer; None if it is not known here."""
     kind, groups = type(outer), outer.param_groups
     if kind not in (torch.optim.RMSprop, torch.optim.SGD) or has_hooks(outer) or len(groups) != 1:
@@ -110,7 +119,7 @@ def rule_of(outer: torch.optim.Optimizer, leaves: Params, zeta: float) -> Online
     if any(group.get(option) for option in UNKNOWN) or isinstance(group["lr"], Tensor):
         return None
     moved = {id(p) for p in group["params"]}
-    common: dict[str, Any] = {"lr": group["lr"], "zeta": zeta}
+    common: dict[str, Any] = {"lr": group["lr"]}
     common["names"] = tuple(name for name, leaf in leaves.items() if id(leaf) in moved)
     if kind is torch.optim.SGD:
         return SGDRule(**common, momentum=group["momentum"])
@@ -123,21 +132,40 @@ def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
     return bool(hooks or "step" in vars(optimizer))
 
 
-class OnlineStep:
+class OnlineStep(ABC):
     """Moves λ inside a round by ζ times the derivative of ‖Δ_t‖.
+
+    Attributes:
+        rule: the step as a pure function; None if it is not known.
+    """
+
+    rule: OnlineRule | None
+
+    @abstractmethod
+    def __call__(self, gradient: Params) -> None:
+        """Move λ in place."""
+
+    @abstractmethod
+    def state(self) -> OnlineState:
+        """Return λ and the optimizer's tensors, without copies of λ."""
+
+    @abstractmethod
+    def load(self, state: OnlineState, steps: int) -> None:
+        """Continue from a state, after a call of this object and `steps` steps of the rule by an engine."""
+
+
+class OptimizerStep(OnlineStep):
+    """The step of a run's own outer optimizer.
 
     Args:
         outer: the optimizer of λ.
         leaves: λ as the parameters of the hyper module.
         zeta: ζ.
-
-    Attributes:
-        rule: the optimizer's step as a pure function; None if it is not known.
     """
 
     def __init__(self, outer: torch.optim.Optimizer, leaves: Params, zeta: float) -> None:
         self._outer, self._leaves, self._zeta = outer, leaves, zeta
-        self.rule = rule_of(outer, leaves, zeta)
+        self.rule = rule_of(outer, leaves)
 
     def __call__(self, gradient: Params) -> None:
         """Let the optimizer take a step, in place."""
@@ -148,8 +176,10 @@ class OnlineStep:
     def state(self) -> OnlineState:
         """Return λ and the optimizer's tensors, without copies; those of a new optimizer are 0."""
         hyper = detach(self._leaves)
+        first = next(iter(hyper.values()))
         names, slots = ((), ()) if self.rule is None else (self.rule.names, self.rule.slots)
-        return OnlineState(hyper, {slot: {name: self._slot(name, slot) for name in names} for slot in slots})
+        zeta = torch.tensor(self._zeta, dtype=first.dtype, device=first.device)
+        return OnlineState(hyper, {slot: {name: self._slot(name, slot) for name in names} for slot in slots}, zeta)
 
     @torch.no_grad()
     def load(self, state: OnlineState, steps: int) -> None:

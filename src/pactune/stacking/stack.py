@@ -19,9 +19,10 @@ from pactune.problem.data.source import BatchesAnew
 from pactune.problem.inner_problem import InnerProblem
 from pactune.rounds.chain import ChainEnd
 from pactune.rounds.online import half_inverse_root
-from pactune.rounds.plan import OnStep, RoundOutcome, RoundPlan, RoundRequest
+from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest
 from pactune.rounds.round import combine
 from pactune.stacking.layers import only_products
+from pactune.stacking.online import StackedOnlineSteps
 from pactune.stacking.stacked import StackedProblem, StackedRows
 from pactune.stacking.structure import problem_of
 from pactune.trees import Params, clone, scale, stack, unstack
@@ -75,7 +76,7 @@ class Stack:
             lambda t: [self._joined_data([data for request in requests for data in request.step_data_at(t)])],
             BatchesAnew(partial(self._joined_risk_batches, requests)),
             None if first.drawn is None else [_stack_draws(draws)],
-            None if first.on_step is None else _online(requests, hyper),
+            None if first.on_step is None else StackedOnlineSteps(requests, hyper),
             first.phase,
             min(request.position for request in requests),
         )
@@ -203,19 +204,3 @@ def _single_outcomes(end: ChainEnd) -> list[RoundOutcome]:
     states, roots = _states(end.state, count), whole.regularizer
     parts = zip(states, end.risk.unbind(), roots.unbind(), by_risk, by_path, strict=True)
     return [RoundOutcome([state], risk, root, a, b, stack=whole) for state, risk, root, a, b in parts]
-
-
-def _online(requests: Sequence[RoundRequest], stacked: Params) -> OnStep:
-    """Return a function that moves the λ of every run, and copies it back into the stack."""
-
-    def on_step(gradient: Params) -> None:
-        index, parts = 0, unstack(gradient)
-        for request in requests:
-            assert request.on_step is not None
-            count = len(request.states)
-            request.on_step(request.plan.trajectory.ranks.mean(parts[index : index + count]))
-            for name, value in request.hyper.items():
-                stacked[name][index : index + count] = value
-            index += count
-
-    return on_step

@@ -21,7 +21,7 @@ from pactune.problem.seen_data import SEEN_DATA
 from pactune.results.result import ObjectiveValue
 from pactune.rounds.chain_states import ChainStates
 from pactune.rounds.inputs import RunInputs, consumes_randomness
-from pactune.rounds.online import OnlineStep
+from pactune.rounds.online import OptimizerStep
 from pactune.rounds.plan import RoundOutcome, RoundPlan, mean_outcome
 from pactune.rounds.run_states import RunStates
 from pactune.stacking.lockstep import RequestGenerator
@@ -241,7 +241,7 @@ class OuterRun:
     def _run_round(self, plan: RoundPlan) -> RequestGenerator[tuple[RunStates, RoundOutcome]]:
         """Run the chains of a round; return them at θ_T, and the parts of J. A CUDA device may still compute both."""
         online = self.settings.online
-        on_step = OnlineStep(self.settings.outer, self.problem.hyper_leaves(), plan.zeta) if online else None
+        on_step = OptimizerStep(self.settings.outer, self.problem.hyper_leaves(), plan.zeta) if online else None
         chains, hyper = self.chains, self.problem.hyperparameters()
         if self.settings.roll_back:
             chains = yield from self.train_again(chains, plan.training_only(), hyper)
