@@ -103,10 +103,10 @@ class TableRow:
 
 
 def build_tuner(row: TableRow, images: Images, device: str, cell: Cell) -> Tuner:
-    """Return the tuner of a run."""
+    """Return the tuner of a run. At ζ = 0 it measures the regularizer only if the cell asks for it."""
     setting = row.setting_of("plain" if cell["plain"] else "online" if "online" in cell else "eq5")
     tuner = builder(setting, images, device)(zeta=cell["zeta"], draw=cell["draw"], init=cell["init"])
-    if cell["zeta"]:
+    if cell["zeta"] or cell.get("measured"):
         return tuner
     return Tuner(
         tuner.problem,
@@ -120,10 +120,14 @@ def build_tuner(row: TableRow, images: Images, device: str, cell: Cell) -> Tuner
 
 
 def run_rows(rows: Sequence[TableRow], options: argparse.Namespace) -> None:
-    """Run all cells that are not finished, in one grid."""
+    """Run all runs of some rows that are not finished, in one grid."""
+    run_cells(rows, [row.cell(kind, draw) for row in rows for kind in options.kinds for draw in options.draws], options)
+
+
+def run_cells(rows: Sequence[TableRow], cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    """Run all cells of some rows that are not finished, in one grid."""
     home: Path = options.folder / CELLS
     by_name = {(row.model, row.data): row for row in rows}
-    cells = [row.cell(kind, draw) for row in rows for kind in options.kinds for draw in options.draws]
     steps = rows[0].scale.outer_steps
     cells = [cell for cell in cells if not journal_is_finished(read_lines(home / cell_name(cell)), steps)]
     if not cells:
@@ -165,12 +169,13 @@ def export_row(row: TableRow, options: argparse.Namespace) -> Path:
     draws = sorted({*options.draws, *(run.cell["draw"] for run in known)})
     records, lines = list[RunRecord](), list[Row]()
     for kind, draw in itertools.product(("zero", "eq5", "online"), draws):
-        tuned, plain = (_journal(row, one, draw, options) for one in (kind, "plain" if kind == "zero" else kind))
-        own = RunRecord(row.setting_of(kind).as_dict(), _short(row.cell(kind, draw)), [], [], {}, {})
+        cells = (row.cell(one, draw) for one in (kind, "plain" if kind == "zero" else kind))
+        tuned, plain = (read_lines(options.folder / CELLS / cell_name(cell)) for cell in cells)
+        own = RunRecord(row.setting_of(kind).as_dict(), short_cell(row.cell(kind, draw)), [], [], {}, {})
         old = next((run for run in known if (run.setting, run.cell) == (own.setting, own.cell)), own)
         known = [run for run in known if run is not old]
-        run = _read(own, tuned, options.device) if len(_rows(tuned)) > len(old.rows) else old
-        run = _with_plain(run, max(old.plain, _rows(plain) if kind == "zero" else [], key=len))
+        run = read_run(own, tuned, options.device) if len(history(tuned)) > len(old.rows) else old
+        run = _with_plain(run, max(old.plain, history(plain) if kind == "zero" else [], key=len))
         records += [run] if run.rows else []
         lines += tuned
     if not records:
@@ -182,35 +187,31 @@ def export_row(row: TableRow, options: argparse.Namespace) -> Path:
     settings = {
         "outer_steps": row.scale.outer_steps,
         "device": torch.device(options.device).type,
-        "machine": options.machine or _machine(options.device),
+        "machine": options.machine or machine_of(options.device),
         "engine": next((line["settings"]["engine"] for line in lines if line["kind"] == "start"), ""),
     }
     settings |= stored.settings if stored else {}
     settings["note"] = options.note or _note(row, records, partial=finished < asked)
-    facts = _facts(lines, stored.facts if stored else {}, "done" if finished == asked else "interrupted")
+    facts = study_facts(lines, stored.facts if stored else {}, "done" if finished == asked else "interrupted")
     return export_study(StudyRecord("table", name, settings, records, asked, finished, facts), folder)
 
 
-def _journal(row: TableRow, kind: str, draw: int, options: argparse.Namespace) -> list[Row]:
-    return read_lines(options.folder / CELLS / cell_name(row.cell(kind, draw)))
-
-
-def _short(cell: Cell) -> Cell:
+def short_cell(cell: Cell) -> Cell:
     """Return a cell as the table's studies have it."""
     return {name: cell[name] for name in ("zeta", "draw", "init")}
 
 
-def _read(run: RunRecord, journal: Sequence[Row], device: str) -> RunRecord:
+def read_run(run: RunRecord, journal: Sequence[Row], device: str) -> RunRecord:
     """Return a run with what its journal says."""
     start = next(line for line in journal if line["kind"] == "start")
     end: Row = next((line for line in reversed(journal) if line["kind"] == "end"), {})
     kept: Row = {name: end[name] for name in ("status", "kept_run", "kept_step", "zeta", "verdict") if name in end}
-    rows = _rows(journal)
+    rows = history(journal)
     facts = {"seed": start["seed"], "versions": start["versions"], "device": torch.device(device).type}
     return run._replace(rows=rows, end=kept, facts={**facts, "seconds": rows[-1]["seconds"]})
 
 
-def _facts(lines: Sequence[Row], old: Row, status: str) -> Row:
+def study_facts(lines: Sequence[Row], old: Row, status: str) -> Row:
     """Return versions and times of the tuned runs, those that were exported before included."""
     starts = [line for line in lines if line["kind"] == "start"]
     times = [line["time"] for line in lines if line["kind"] in ("start", "end")]
@@ -219,7 +220,7 @@ def _facts(lines: Sequence[Row], old: Row, status: str) -> Row:
     return {"versions": versions, "began": min(times), "ended": max(times), "status": status}
 
 
-def _rows(journal: Sequence[Row]) -> list[Row]:
+def history(journal: Sequence[Row]) -> list[Row]:
     """Return the history of a run; an outer step that was run again after a resume counts once."""
     by_step = {line["outer_step"]: line for line in journal if line["kind"] == "row"}
     return [by_step[step] for step in sorted(by_step)]
@@ -253,11 +254,17 @@ def _images(row: TableRow, folder: Path | None) -> Images:
     return images._replace(held=(x[: row.scale.test_rows], y[: row.scale.test_rows]))
 
 
-def _machine(device: str) -> str:
+def machine_of(device: str) -> str:
+    """Return the product name of a CUDA device."""
     return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "CPU"
 
 
-def _parse(name: str) -> TableRow:
+def parse_row(name: str) -> TableRow:
+    """Return the row that a word of the command line names.
+
+    Raises:
+        ArgumentTypeError: it is not MODEL-DATA.
+    """
     model, _, data = name.partition("-")
     if model not in get_args(ModelName) or data not in get_args(DataName):
         raise argparse.ArgumentTypeError(f"must be MODEL-DATA such as resnet34-mnist, got {name}")
@@ -273,7 +280,7 @@ def _chosen(options: argparse.Namespace) -> list[TableRow]:
 def main() -> None:
     """Run and export the rows that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", type=_parse, help="such as resnet34-mnist; several go into one grid")
+    parser.add_argument("rows", nargs="*", type=parse_row, help="such as resnet34-mnist; several go into one grid")
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2], help="draws of the images")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS[:3]), help="which runs of each draw")
     parser.add_argument("--device", default="cuda:0")

@@ -54,6 +54,7 @@ NUMBERS = [
     Numbers([DECAYS], weights.claims, weights.ALLOWED),
     Numbers(["docs/evidence/method.md"], decays.method, [*others.METHOD_ALLOWED, *decays.METHOD_ALLOWED]),
     Numbers(["docs/evidence/method.md"], weights.method),
+    Numbers(["docs/evidence/method.md"], reproduction.method),
     Numbers([PERFORMANCE, PEERS, "docs/guides/engines.md", BENCHMARKS], performance.claims, performance.ALLOWED),
     Numbers([PEERS], peers.claims),
     Numbers(["docs/guides/privacy.md"], others.privacy_page, others.PRIVACY_ALLOWED),

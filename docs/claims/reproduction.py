@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime
 import statistics
+from collections.abc import Iterable
 from functools import cache
 
 from claims.resnet_ways import Courses, other_ways
+from claims.resnet_ways import method as resnet_method
 from claims.text import ROOT, n, read
 from pactune.paper.intervals import bootstrap_interval
 from pactune.paper.weight_decay.records import RunRecord, StudyRecord, read_studies
 from pactune.paper.weight_decay.rules import Comparison, Summary, compare, least_norm_row, summarise
 
-__all__ = ["ALLOWED", "claims"]
+__all__ = ["ALLOWED", "claims", "method"]
 
 ALLOWED = [
     "section 4.2",
@@ -64,7 +66,8 @@ def _wins(name: str, own: str, other: str) -> str:
 def claims() -> list[str]:
     """Return what the page says, rendered from the stored results."""
     resnets = [*_resnets(), *_resnet18_mnist(), *_resnet18_cifar(), *_resnet34_mnist(), *_resnet34_cifar()]
-    resnets += other_ways(_courses(5.8e-6), _courses(0.0))
+    plain = {run.cell["draw"]: [row["test_accuracy"] for row in run.plain] for run in _at("table-resnet18-mnist", 0.0)}
+    resnets += [*other_ways(_courses(5.8e-6), plain), *_resnet_scan()]
     return [*_offline(), *_online_and_auto(), *resnets, *_correlation(), *_restart_and_truncation()]
 
 
@@ -164,6 +167,37 @@ def _resnet18_mnist() -> list[str]:
 
 def _courses(zeta: float) -> Courses:
     return {run.cell["draw"]: run.column("test_accuracy") for run in _at("table-resnet18-mnist", zeta)}
+
+
+def _resnet_scan() -> list[str]:
+    """Return the sentences about a scan over ζ on ResNet-18 and MNIST."""
+    study, whole = _studies()["scan-resnet18-mnist"], _studies()["correlation-resnet18-mnist"]
+    (steps,) = {len(run.rows) for run in study.records}
+    zetas = sorted({run.cell["zeta"] for run in study.records})
+    by_zeta = {zeta: [run.column("test_accuracy") for run in study.where(zeta=zeta)] for zeta in zetas}
+    last = [n(100 * statistics.mean(course[-1] for course in by_zeta[zeta]), ".1f") for zeta in zetas]
+    early = [statistics.mean(course[9] for course in by_zeta[zeta]) for zeta in zetas]
+    errors = [statistics.mean(row["test_risk"] - row["valid_risk"] for row in run.rows[-5:]) for run in whole.records]
+    ends = [[n(100 * course[-1], ".1f") for course in by_zeta[0.0]], _percents(_courses(0.0), range(2))]
+    words = f"{n(1e-7)}, {n(1e-6)}, {n(5.8e-6)} and {n(1e-4, '.0e')}"
+    return [
+        f"on draws 0 and 1 the means after {n(steps)} outer steps are {last[0]}, {last[1]}, {last[2]}, {last[3]} and "
+        f"{last[4]} % at ζ = {n(0)}, {words}. After step {n(10)} all of them lie between "
+        f"{n(100 * min(early), '.1f')} and {n(100 * max(early), '.1f')} %",
+        f"The runs at ζ = 0 end at {ends[0][0]} and {ends[0][1]} %, where those of the table, from the same starts and "
+        f"with other kernels, end at {ends[1][0]} and {ends[1][1]} %",
+        f"On ResNet-18 and MNIST they go together less closely (Spearman {n(_spearman(whole.records, errors), '+.2f')} "
+        f"over five ζ and two draws; {n(min(errors), '.1f')} to {n(max(errors), '.0f')})",
+    ]
+
+
+def _percents(courses: Courses, draws: Iterable[int]) -> list[str]:
+    return [n(100 * courses[draw][-1], ".1f") for draw in draws]
+
+
+def method() -> list[str]:
+    """Return what docs/evidence/method.md says about ResNet-18."""
+    return resnet_method(_courses(5.8e-6))
 
 
 def _resnet18_cifar() -> list[str]:

@@ -18,6 +18,7 @@ from pactune.extras import require
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -44,6 +45,7 @@ RED, BLUE, GREEN, PURPLE, GREY, ORANGE, SKY = range(7)  # positions in COLORS
 INK, GRID = "#1c2430", "#e3e7ec"
 STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 FEW_POINTS = 8  # a line of fewer points shows them
+FEW_DECADES = 100  # largest value of a logarithmic axis over its least one, below which more than decades have labels
 MOST_POINTS = 400  # of a line; the SVG of a longer one would be large
 PER_ROW = 3  # panels side by side
 LEGEND_ROW = 0.19  # inches
@@ -201,6 +203,10 @@ def _set_scales(axes: Axes, panel: Panel) -> None:
     axes.set_xscale("log" if panel.log_x else "linear")
     axes.set_yscale("log" if panel.log_y else "linear")
     places = [x for line in panel.lines for x in line.x]
+    if panel.log_x:
+        _label_few_decades(axes.xaxis, places)
+    if panel.log_y:
+        _label_few_decades(axes.yaxis, [y for line in panel.lines for y in line.y])
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), list(map(_plain, panel.ticks)))
         axes.set_xlim(-0.5, len(panel.ticks) - 0.5)
@@ -208,6 +214,17 @@ def _set_scales(axes: Axes, panel: Panel) -> None:
         if min(places) == max(places):
             axes.set_xlim(min(places) - 1, max(places) + 1)
         axes.locator_params(axis="x", integer=True)
+
+
+def _label_few_decades(axis: Axis, values: Sequence[float]) -> None:
+    """Label 1, 2 and 5 of every decade with plain numbers if a logarithmic axis has less than two decades."""
+    found = [value for value in values if value > 0]
+    if not found or max(found) >= FEW_DECADES * min(found):
+        return
+    ticker = require("matplotlib.ticker")
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _draw_right(axes: Axes, panel: Panel) -> list[Artist]:

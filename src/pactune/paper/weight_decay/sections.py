@@ -188,9 +188,21 @@ def _column_panel(study: StudyRecord, column: str, title: str) -> Panel:
         label = f"ζ = {zeta if isinstance(zeta, str) else format(zeta, 'g')}{', online' if online else ''}"
         runs = study.where(zeta=zeta, online=online)
         lines.append(_mean_line(label, runs, lambda run: run.column(column), color, "solid" if zeta else "dash"))
-    plain = [run for run in study.records if run.plain and column in run.plain[0]]
+    plain = _plain_runs(study, column)
     lines.append(_mean_line("plain training", plain, lambda run: [row[column] for row in run.plain], GREY, "dot"))
     return Panel(title, "outer step", title, [*filter(_has_points, lines)])
+
+
+def _plain_runs(study: StudyRecord, column: str) -> list[RunRecord]:
+    """Return for each draw and start the run whose plain training went furthest, the first of several.
+
+    Runs of one draw and start at other ζ have the same plain training beside them. It counts once.
+    """
+    found: dict[tuple[int, int], RunRecord] = {}
+    having = [run for run in study.records if run.plain and column in run.plain[0]]
+    for run in sorted(having, key=lambda run: -len(run.plain)):
+        found.setdefault((run.cell["draw"], run.cell["init"]), run)
+    return list(found.values())
 
 
 def _mean_line(

@@ -1,0 +1,106 @@
+"""A scan over ζ of a row of the paper's table on a CUDA device, all runs at once (Figures C.14 to C.19).
+
+    python benchmarks/scan_gpu.py resnet18-mnist --export results/weight-decay
+    python benchmarks/scan_gpu.py --tiny --device cpu
+
+The runs at ζ = 0 measure the regularizer. Those at the paper's ζ are taken from the row's study in the export folder
+(`benchmarks/table_gpu.py`) if it has them. The export writes a file for each of the commands `scan` and `correlation`
+of `pactune reproduce`. All runs are cut to the number of outer steps that all have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import os
+from pathlib import Path
+
+import table_gpu
+from table_gpu import CONNECTIONS, TINY, TableRow, history, machine_of, parse_row, read_run, short_cell, study_facts
+
+from pactune.columns import Row
+from pactune.paper.weight_decay.records import CELLS, RunRecord, StudyRecord, export_study, read_studies
+from pactune.paper.weight_decay.setting import paper_zeta
+from pactune.tracking.journal import read_lines
+from pactune.tuning.cells import Cell, cell_name
+
+ITEMS = ("scan", "correlation")
+ZETAS = (0.0, 1e-7, 1e-6, 1e-4)  # and the paper's
+NOTE = (
+    "`python benchmarks/scan_gpu.py {row}` makes these runs. Those at zeta {paper:g} are the runs of "
+    "table-{row}.json, which were made earlier."
+)
+
+
+def cells_of(row: TableRow, draws: list[int]) -> list[Cell]:
+    """Return the runs of a scan. Their folders are those of the table's runs, except at ζ = 0."""
+    zetas = sorted({*ZETAS, paper_zeta(row.model, row.data)})
+    cells = [{**row.cell("eq5", draw), "zeta": zeta} for zeta, draw in itertools.product(zetas, draws)]
+    return [cell if cell["zeta"] else {**cell, "measured": True} for cell in cells]
+
+
+def stored_runs(row: TableRow, folder: Path) -> dict[str, RunRecord]:
+    """Return the runs of the row's study in a folder, by their cells as text."""
+    studies = read_studies(folder) if folder.is_dir() else []
+    found = [run for study in studies if study.name == f"table-{row.name}" for run in study.records]
+    return {str(run.cell): run for run in found if run.cell["zeta"] and not run.setting["online"]}
+
+
+def export_scan(row: TableRow, options: argparse.Namespace) -> list[Path]:
+    """Write the studies of a scan, from the journals and the stored study of the row."""
+    folder: Path = options.export or options.folder
+    known, records, lines = stored_runs(row, folder), list[RunRecord](), list[Row]()
+    cells = cells_of(row, options.draws)
+    for cell in cells:
+        journal = read_lines(options.folder / CELLS / cell_name(cell))
+        own = RunRecord(row.setting.as_dict(), short_cell(cell), [], [], {}, {})
+        if history(journal):
+            records.append(read_run(own, journal, options.device))
+            lines += journal
+        elif str(own.cell) in known:
+            records.append(known[str(own.cell)])
+    if not lines:
+        raise SystemExit(f"{options.folder} has no run of the scan")
+    steps = min(len(run.rows) for run in records)
+    records = [run._replace(rows=run.rows[:steps], plain=[]) for run in records]
+    settings = {
+        "outer_steps": steps,
+        "device": "cuda" if options.device.startswith("cuda") else "cpu",
+        "machine": options.machine or machine_of(options.device),
+        "engine": next(line["settings"]["engine"] for line in lines if line["kind"] == "start"),
+        "note": NOTE.format(row=row.name, paper=paper_zeta(row.model, row.data)),
+    }
+    facts = study_facts(lines, {}, "done" if len(records) == len(cells) else "interrupted")
+    finished = len(records)
+    studies = [
+        StudyRecord(item, f"{item}-{row.name}", settings, records, len(cells), finished, facts) for item in ITEMS
+    ]
+    return [export_study(study, folder) for study in studies]
+
+
+def main() -> None:
+    """Run and export a scan."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", nargs="?", type=parse_row, default=TableRow("resnet18", "mnist"))
+    parser.add_argument("--draws", type=int, nargs="+", default=[0, 1], help="draws of the images")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--folder", type=Path, default=Path("runs/table-gpu"), help="of the run folders")
+    parser.add_argument("--data-dir", type=Path, help="of the image files")
+    parser.add_argument("--export", type=Path, help="folder of the JSON; that of the runs by default")
+    parser.add_argument("--export-only", action="store_true", help="run nothing")
+    parser.add_argument("--machine", default="", help="the device's name, where the runs were made elsewhere")
+    parser.add_argument("--tiny", action="store_true", help="a linear classifier of digits, in seconds")
+    options = parser.parse_args()
+    os.environ.setdefault(CONNECTIONS, "32")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    row = TableRow("linear", "digits", TINY) if options.tiny else options.row
+    if not options.export_only:
+        known = stored_runs(row, options.export or options.folder)
+        cells = [cell for cell in cells_of(row, options.draws) if str(short_cell(cell)) not in known]
+        table_gpu.run_cells([row], cells, options)
+    print("\n".join(map(str, export_scan(row, options))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
