@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types check docs bench bench-bilevel bench-gpu bench-memory bench-peers bench-scaling bench-selection bench-steps bench-unroll faults build clean
+.PHONY: demo test lint types check docs bench bench-bilevel bench-gpu bench-gpu-table bench-memory bench-peers bench-scaling bench-selection bench-steps bench-unroll faults build clean
 
 # torch comes first: the build that constraints.txt names, before anything asks for a range of versions.
 $(STAMP): pyproject.toml constraints.txt
@@ -45,7 +45,7 @@ bench: bench-memory bench-scaling bench-selection bench-steps bench-unroll
 bench-steps: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/steps.py
 
-# Every number of a GPU in the docs, except those of the paper's table (benchmarks/table_gpu.py, ways_gpu.py).
+# Every number of a GPU in the docs: the speeds first, then the runs of the paper's experiments, which take hours.
 bench-gpu: $(STAMP)
 	-$(PIP) -e '.[bench]'
 	$(BIN)/python benchmarks/gpu.py
@@ -53,6 +53,17 @@ bench-gpu: $(STAMP)
 	$(BIN)/python benchmarks/peers/meta_weight_net_gpu.py
 	$(BIN)/python benchmarks/auto_zeta.py --device cuda --models 'linear 784-10' --outer-steps 20 5 --inner-steps 100 1000
 	for draw in 0 1 2; do $(BIN)/python benchmarks/front_door_gpu.py --draw $$draw --output front_door_resnet18.json; done
+	$(MAKE) bench-gpu-table
+
+# ResNets of the paper's experiments, and the ways beside them. Finished runs in runs/ are not made again.
+WAYS := one-half:0-2:0,0.1,0.3,1,3,10 one-all:0-2:0,0.1,0.3,1,3,10 drift:0-2 folds:0-2 eq5-0.1:0-2 eq5-0.3:0-2
+bench-gpu-table: $(STAMP)
+	for row in resnet18-mnist resnet18-cifar10 resnet34-mnist resnet34-cifar10; do $(BIN)/python benchmarks/table_gpu.py $$row --export results/weight-decay; done
+	$(BIN)/python benchmarks/table_gpu.py resnet18-mnist --kinds online --export results/weight-decay
+	$(BIN)/python benchmarks/scan_gpu.py resnet18-mnist --export results/weight-decay
+	for way in $(WAYS); do $(BIN)/python benchmarks/ways_gpu.py $$way --outer-steps 30 --export results/weight-decay; done
+	$(BIN)/python benchmarks/ways_gpu.py zero-clamped-0.01:0-2 zero-clamped-0.1:0-2 --export results/weight-decay
+	for data in mnist cifar10; do $(BIN)/python benchmarks/decay_ways.py $$data --device cuda; done
 
 bench-memory: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py

@@ -99,7 +99,8 @@ def main() -> None:
         known = stored_runs(row, options.export or options.folder)
         cells = [cell for cell in cells_of(row, options.draws) if str(short_cell(cell)) not in known]
         table_gpu.run_cells([row], cells, options)
-    print("\n".join(map(str, export_scan(row, options))), flush=True)
+    for path in export_scan(row, options):
+        table_gpu.print_study(path)
 
 
 if __name__ == "__main__":

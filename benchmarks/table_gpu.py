@@ -32,7 +32,9 @@ from pactune.engines import Captured, Engine
 from pactune.objectives import ValidationRisk
 from pactune.paper.data import DataName, Images, load_images
 from pactune.paper.models import ModelName
+from pactune.paper.weight_decay.method_tables import markdown
 from pactune.paper.weight_decay.records import CELLS, RunRecord, StudyRecord, export_study, read_studies
+from pactune.paper.weight_decay.sections import study_section
 from pactune.paper.weight_decay.setting import StudySetting, builder, evaluation_set, paper_zeta
 from pactune.problem.data import as_source
 from pactune.results.verdict import judge_run
@@ -196,6 +198,12 @@ def export_row(row: TableRow, options: argparse.Namespace) -> Path:
     return export_study(StudyRecord("table", name, settings, records, asked, finished, facts), folder)
 
 
+def print_study(path: Path) -> None:
+    """Print the tables of an exported study."""
+    (study,) = (one for one in read_studies(path.parent) if one.name == path.stem)
+    print("\n\n".join([str(path), *map(markdown, study_section(study).tables)]), flush=True)
+
+
 def short_cell(cell: Cell) -> Cell:
     """Return a cell as the table's studies have it."""
     return {name: cell[name] for name in ("zeta", "draw", "init")}
@@ -298,7 +306,7 @@ def main() -> None:
     if not options.export_only:
         run_rows(rows, options)
     for row in rows:
-        print(export_row(row, options), flush=True)
+        print_study(export_row(row, options))
 
 
 if __name__ == "__main__":
