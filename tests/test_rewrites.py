@@ -9,15 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pactune.engines.rewrites import (
-    DIRECT,
-    MOST_HELD,
-    MOST_TAPS,
-    add_up_windows,
-    call_directly,
-    hold_constants,
-    hold_numbers,
-)
+from pactune.engines.rewrites import DIRECT, MOST_HELD, call_directly, hold_constants, hold_numbers
 from pactune.engines.tracing import trace
 
 aten = torch.ops.aten
@@ -195,31 +187,3 @@ def test_a_sum_stays_before_a_change_of_its_tensor() -> None:
         return [copy, total.view(4)]
 
     targets(changed, A, merge=True)
-
-
-def windowed(size: int, step: int) -> Callable[[Tensor], list[Tensor]]:
-    """Return the gradient of a weighted sum over the windows along the first axis."""
-
-    def gradient(a: Tensor) -> list[Tensor]:
-        with torch.enable_grad():
-            leaf = a.detach().requires_grad_()
-            windows = leaf.unfold(0, size, step)
-            weights = torch.arange(1.0, windows.numel() + 1, dtype=a.dtype).reshape(windows.shape)
-            return list(torch.autograd.grad((windows * weights).sum(), leaf))
-
-    return gradient
-
-
-@pytest.mark.parametrize(("size", "step"), [(1, 1), (3, 1), (3, 2), (2, 3), (4, 4)])
-def test_the_adjoint_of_windows_is_a_sum(size: int, step: int) -> None:
-    example = torch.randn(11, 2, dtype=torch.float64)
-    graph = trace(windowed(size, step), [example])
-    add_up_windows(graph)
-    assert not graph.graph.find_nodes(op="call_function", target=aten.unfold_backward.default)
-    torch.testing.assert_close(graph.forward(example), windowed(size, step)(example), rtol=1e-14, atol=0)
-
-
-def test_the_adjoint_of_long_windows_stays() -> None:
-    graph = trace(windowed(MOST_TAPS + 1, 1), [torch.ones(11, 2)])
-    add_up_windows(graph)
-    assert graph.graph.find_nodes(op="call_function", target=aten.unfold_backward.default)

@@ -9,8 +9,8 @@ from torch import Tensor, fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pactune.engines.compiled_rewrites import add_up_windows, split_long_sums
 from pactune.engines.layout import Forms, TensorList, tensor_forms
-from pactune.engines.rewrites import add_up_windows
 from pactune.engines.tracing import Program
 
 __all__ = ["CompiledPrograms", "compile_graph"]
@@ -25,7 +25,9 @@ def compile_graph(graph: fx.GraphModule, example: TensorList) -> Program:
     from torch._inductor import compile as compile_with_inductor  # both take long to import
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    add_up_windows(graph)
+    if any(tensor.is_cuda for tensor in example):
+        add_up_windows(graph)
+        split_long_sums(graph)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     inputs: list[Any] = [mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in example]
     with torch.no_grad(), tracing(TracingContext(mode)):

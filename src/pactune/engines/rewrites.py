@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, fx
 
 __all__ = [
-    "add_up_windows",
     "call_directly",
     "hold_constants",
     "hold_numbers",
+    "is_transpose",
     "leave_out_shape_lenders",
     "merge_equal_operations",
     "remove_empty_operations",
@@ -21,6 +21,7 @@ __all__ = [
     "shorten_sums",
     "transpose_products",
     "transpose_softmax",
+    "without_views",
 ]
 
 aten = torch.ops.aten
@@ -96,7 +97,6 @@ UNDECLARED = ("running_mean", "running_var")  # batch_norm writes into them, and
 PRECISE = (torch.float32, torch.float64)  # kernels of other types compute in another type than that of their tensors
 MEAN = 1  # the number of reduction="mean" in an operation
 MOST_HELD = 2**14  # numbers in a constant that is kept; to make a larger one takes no longer than to read it
-MOST_TAPS = 9  # places in a window; a kernel that reads more of them at once is slower than one that scatters
 SHORT = 16  # numbers in a vector register. The kernel of a softmax over fewer adjacent numbers is ten times slower.
 
 
@@ -105,33 +105,6 @@ def call_directly(graph: fx.GraphModule) -> None:
     for node in _calls(graph):
         if node.target in DIRECT:
             _replace(node, DIRECT[node.target], node.args, dict(node.kwargs))
-    graph.recompile()
-
-
-def add_up_windows(graph: fx.GraphModule) -> None:
-    """Replace the adjoint of `unfold` by a sum over the places in a window.
-
-    Compiled by itself, it is a kernel that fills zeros and one that adds windows to them in any order. A sum is one
-    kernel, which is fused with others, and its order is fixed.
-    """
-    for node in _calls(graph):
-        if node.target is not aten.unfold_backward.default or node.args[3] > MOST_TAPS:  # type: ignore[operator]
-            continue
-        windows, shape, axis, size, step = node.args
-        value, count = node.meta["val"], windows.meta["val"].shape[axis]  # type: ignore[union-attr]
-        with graph.graph.inserting_before(node):
-            call = graph.graph.call_function
-            zeros = call(aten.full.default, (shape, 0), {"dtype": value.dtype, "device": value.device})
-            total = None
-            for place in range(size):  # type: ignore[arg-type]
-                values = call(aten.select.int, (windows, -1, place))
-                end = place + (count - 1) * step + 1
-                spread = call(aten.slice_scatter.default, (zeros, values, axis, place, end, step))
-                total = spread if total is None else call(aten.add.Tensor, (total, spread))
-        assert total is not None
-        total.meta.update(node.meta)
-        node.replace_all_uses_with(total)
-        graph.graph.erase_node(node)
     graph.recompile()
 
 
@@ -231,7 +204,7 @@ def _same_value(node: fx.Node) -> fx.Node:
     """Return the node whose value a node repeats; the node itself if it computes a value of its own."""
     if node.target in VIEWS:
         return without_views(node)
-    if _is_transpose(node) and _is_transpose(node.args[0]):  # type: ignore[arg-type]
+    if is_transpose(node) and is_transpose(node.args[0]):  # type: ignore[arg-type]
         return node.args[0].args[0]  # type: ignore[union-attr,return-value]
     if node.target is aten.mul.Scalar and node.args[1] == 1 and _alike(node.args[0], node):
         return node.args[0]  # type: ignore[return-value]
@@ -273,7 +246,7 @@ def transpose_products(graph: fx.GraphModule) -> None:
         left, right = (without_views(arg) for arg in node.args)  # type: ignore[arg-type]
         result = node.meta["val"]
         tall = result.shape[-1] < result.shape[-2]
-        if tall and (_is_transpose(left) or (_is_transpose(right) and result.device.type == "cpu")):
+        if tall and (is_transpose(left) or (is_transpose(right) and result.device.type == "cpu")):
             _replace_by_transpose(node, aten.bmm.default, [right, left], ())
 
 
@@ -302,7 +275,7 @@ def _replace_by_transpose(node: fx.Node, target: Any, tensors: Any, others: tupl
 def _transposed(node: fx.Node) -> fx.Node:
     """Return the transpose of a node, before which the graph is open."""
     before = without_views(node)
-    if _is_transpose(before):
+    if is_transpose(before):
         return before.args[0]  # type: ignore[return-value]
     found = node.graph.call_function(aten.transpose.int, (node, -2, -1))
     found.meta["val"] = node.meta["val"].transpose(-2, -1)
@@ -331,7 +304,7 @@ def without_views(node: fx.Node) -> fx.Node:
     return node
 
 
-def _is_transpose(node: fx.Node) -> bool:
+def is_transpose(node: fx.Node) -> bool:
     """Return True if a node swaps the last two axes of a tensor."""
     if node.target not in (aten.t.default, aten.transpose.int):
         return False
