@@ -5,13 +5,14 @@
 
 Half of a draw's images train and half validate, as in the paper: a decay per parameter, Adam, T1–T2. "one decay" and
 "plain" have no validation images and train on half or on all of them. "folds" tunes on five folds of all images and
-trains on all of them. The signs of λ are free, or λ ≥ 0 by a softplus or by clamping after each outer step.
+trains on all of them. The signs of λ are free, or λ ≥ 0 by a softplus or by clamping after each outer step. "tune" is
+`pt.tune` with its defaults on all images; it chooses the dynamics and the hyperparameters itself.
 
 "drift" is `HyperDrift` with λ0 = 0, the start of λ: its regularizer is √Σ‖λ ⊙ θ‖², the part of Δ_t that holds λ. The
 other part, the difference of the two gradients, has no direct derivative by λ, so alone it changes nothing at K = 0.
 
-Every run has 100 outer steps of 1000 inner ones. The file keeps the test accuracy of each, in per cent; nothing is
-chosen by it.
+All other runs have 100 outer steps of 1000 inner ones. The file keeps the test accuracy of each, in per cent; nothing
+is chosen by it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Way(NamedTuple):
     """One way to get decays; the runs of a way differ only in draw, ζ and the start of λ.
 
     Attributes:
-        objective: what λ minimises.
+        objective: what λ minimises; "tune" leaves the choice to `pt.tune`.
         rows: the images that train: "half", "all", or "folds" of all.
         sign: how λ ≥ 0 is kept, "any" if it is not.
         outer_lr: of RMSprop; 0 keeps λ at its start.
@@ -68,7 +69,7 @@ class Way(NamedTuple):
         online: move λ at every inner step too (Algorithm C.2).
     """
 
-    objective: Literal["zero", "eq5", "drift"]
+    objective: Literal["zero", "eq5", "drift", "tune"]
     rows: Literal["half", "all", "folds"] = "half"
     sign: Literal["any", "softplus", "clamped"] = "any"
     outer_lr: float = OUTER_LRS[0]
@@ -92,7 +93,7 @@ def all_ways() -> dict[str, Way]:
     for objective, sign in (("drift", "any"), ("eq5", "any"), ("zero", "softplus"), ("zero", "clamped")):
         zetas = (0.0,) if objective == "zero" else (None, 1e-5)
         found[f"folds, {objective}, {sign}"] = Way(objective, "folds", sign, zetas=zetas)  # type: ignore[arg-type]
-    return found
+    return found | {"tune": Way("tune", "all")}
 
 
 class ClampedRMSprop(torch.optim.RMSprop):
@@ -142,8 +143,29 @@ def builder(way: Way, scale: Scale, images: Images, device: torch.device) -> Cal
     return build
 
 
+def run_tune(scale: Scale, images: Images, draws: Iterable[int], device: torch.device) -> list[dict[str, Any]]:
+    """Return the test accuracy of the model that `pt.tune` keeps on every draw, and which of its models that is."""
+    x, y = images.test
+    test_x, test_y = inputs(scale.model, x)[: scale.test_rows].to(device), y[: scale.test_rows].to(device)
+    found = []
+    for draw in draws:
+        model = make_model(scale.model, images.shape, seed=Streams(0).key("start", draw)).to(device)
+        parts = zip(*images.draw(draw, scale.half), strict=True)
+        rows, labels = (torch.cat(part).to(device) for part in parts)
+        result = pt.tune(model, (inputs(scale.model, rows), labels), loss=cross_entropy, progress=False)
+        with torch.no_grad():
+            accuracy = float((result.model(test_x).argmax(1) == test_y).double().mean())
+        kept = next(row["model"] for row in result.comparison if row["kept"])
+        found.append(
+            {"draw": draw, "zeta": 0.0, "decay": 0.0, "test_accuracy": [round(100 * accuracy, 2)], "kept": kept}
+        )
+    return found
+
+
 def run_way(way: Way, scale: Scale, images: Images, draws: Iterable[int], device: torch.device) -> list[dict[str, Any]]:
     """Return the test accuracy of every run after every outer step."""
+    if way.objective == "tune":
+        return run_tune(scale, images, draws, device)
     paper = paper_zeta("linear", scale.data)
     zetas = dict.fromkeys(paper if zeta is None else zeta for zeta in way.zetas)
     cells = [{"draw": d, "zeta": z, "decay": w} for d, z, w in itertools.product(draws, zetas, way.decays)]

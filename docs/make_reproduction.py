@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from claims.text import fill_tables
-from decay_ways_table import read_ways, ways_section
+from decay_ways_table import front_door_draws, read_ways, ways_section
 
 from pactune.paper.weight_decay.method_tables import gains_table, markdown, methods_table, ordered
 from pactune.paper.weight_decay.records import StudyRecord, read_studies
@@ -31,7 +31,8 @@ def tables(studies: list[StudyRecord], ways: Sequence[dict[str, Any]] = ()) -> d
     return {
         "methods": markdown(methods_table(compared)) if compared else NOTHING,
         "gains": markdown(gains_table(compared)) if compared else NOTHING,
-        "others": "\n\n".join([*map(_part, others), *map(ways_section, ways)]) or NOTHING,
+        "others": "\n\n".join([*map(_part, others), *(ways_section(one, front_door_draws(one)) for one in ways)])
+        or NOTHING,
     }
 
 

@@ -82,3 +82,7 @@ def test_runs_of_different_lengths_are_compared_at_the_last_common_step(tables):
     document = {"model": "resnet18", "data": "mnist", "outer_steps": 100, "runs": runs}
     row = tables.ways_section(document).splitlines()[-1]
     assert row == ("| Eq. 5 | 1e-06 | 2 draws, after 2 of 100 outer steps | 50.0 (40.0, 60.0) | 20.0 | 60.0, step 1 |")
+    found = {"plain": {"accuracy": 50.0}, "one decay": {"accuracy": 70.0}, "tune": 60.0}
+    rows = tables.ways_section(document, [found]).splitlines()
+    assert rows[-4] == row
+    assert rows[-1] == "| `pt.tune`, all images |  | 1 draws | 60.0 |  |  |"
