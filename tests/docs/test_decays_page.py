@@ -96,7 +96,7 @@ def test_a_second_data_set_is_shown_as_soon_as_it_has_a_file(monkeypatch: pytest
     assert "CIFAR-10, `HyperDrift`" in tables["zetas"]
     assert "| 66.0 ± 1.7 | not run | not run |" in tables["zetas"]
     assert "| CIFAR-10 | ζ = 0, λ of any sign | not run | not run | not run |" in tables["signs"]
-    assert tables["folds"].count("not run") == 15  # eight ways, and their differences to the first
+    assert tables["folds"].count("not run") == 17  # nine ways, and their differences to the first
 
 
 def test_eq5_is_better_than_the_sign_constraint_on_cifar10() -> None:
@@ -105,3 +105,9 @@ def test_eq5_is_better_than_the_sign_constraint_on_cifar10() -> None:
     assert said is not None
     expected = [(eq5 - clamped).mean(), half(eq5 - clamped), (eq5 > clamped).sum()]
     assert [float(number) for number in said.groups()] == pytest.approx(expected, abs=0.0501)
+
+
+def test_the_front_door() -> None:
+    tune, plain = last("tune"), last("one decay, all", decay=0.0)
+    expected = [tune.mean(), half(tune), (tune - plain).mean(), half(tune - plain)]
+    assert cells("`pt.tune`")[:4] == pytest.approx(expected, abs=0.0501)
