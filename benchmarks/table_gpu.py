@@ -279,6 +279,17 @@ def parse_row(name: str) -> TableRow:
     return TableRow(cast(ModelName, model), cast(DataName, data))
 
 
+def add_run_options(parser: argparse.ArgumentParser, folder: str) -> None:
+    """Add the options that scripts for a CUDA device share: where to run, and what to do with the runs."""
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--folder", type=Path, default=Path(folder), help="of the run folders")
+    parser.add_argument("--data-dir", type=Path, help="of the image files")
+    parser.add_argument("--export", type=Path, help="folder of the JSON; that of the runs by default")
+    parser.add_argument("--export-only", action="store_true", help="run nothing")
+    parser.add_argument("--machine", default="", help="the device's name, where the runs were made elsewhere")
+    parser.add_argument("--tiny", action="store_true", help="a linear classifier of digits, in seconds")
+
+
 def _chosen(options: argparse.Namespace) -> list[TableRow]:
     if options.tiny:
         return [TableRow("linear", "digits", TINY)]
@@ -291,14 +302,8 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", type=parse_row, help="such as resnet34-mnist; several go into one grid")
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2], help="draws of the images")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS[:3]), help="which runs of each draw")
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--folder", type=Path, default=Path("runs/table-gpu"), help="of the run folders")
-    parser.add_argument("--data-dir", type=Path, help="of the image files")
-    parser.add_argument("--export", type=Path, help="folder of the JSON; that of the runs by default")
-    parser.add_argument("--export-only", action="store_true", help="run nothing")
-    parser.add_argument("--machine", default="", help="the device's name, where the runs were made elsewhere")
+    add_run_options(parser, "runs/table-gpu")
     parser.add_argument("--note", default="", help="how the runs were made, in place of the usual words")
-    parser.add_argument("--tiny", action="store_true", help="a linear classifier of digits, in seconds")
     options = parser.parse_args()
     os.environ.setdefault(CONNECTIONS, "32")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

@@ -37,6 +37,7 @@ from typing import Any, cast, get_args
 import torch
 from decay_ways import Scale, Way, builder, inputs
 from measuring import machine
+from table_gpu import CONNECTIONS, add_run_options
 
 from pactune.columns import Row
 from pactune.engines import Captured, Engine
@@ -52,7 +53,6 @@ from pactune.tuning.cells import Cell, cell_name
 from pactune.tuning.grid import fit_grid
 from pactune.tuning.tuner import Tuner
 
-CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # hardware queues: with more of them, more runs are side by side
 FORMAT = "decay ways 1"
 COLUMNS = (
     "outer_step",
@@ -254,14 +254,8 @@ def main() -> None:
     parser.add_argument("--outer-steps", type=int, help="100 by default")
     parser.add_argument("--inner-steps", type=int, help="1000 by default")
     parser.add_argument("--minutes", type=float, help="stop after so many, at the end of an inner step")
-    parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--engine", default="fast", help='"fast" is the captured engine with its fast options on CUDA')
-    parser.add_argument("--folder", type=Path, default=Path("runs/ways-gpu"), help="of the run folders")
-    parser.add_argument("--data-dir", type=Path, help="of the image files")
-    parser.add_argument("--export", type=Path, help="folder of the JSON; that of the runs by default")
-    parser.add_argument("--export-only", action="store_true", help="run nothing")
-    parser.add_argument("--machine", default="", help="the device's name, where the runs were made elsewhere")
-    parser.add_argument("--tiny", action="store_true", help="a linear classifier of digits, in seconds")
+    add_run_options(parser, "runs/ways-gpu")
     options = parser.parse_args()
     os.environ.setdefault(CONNECTIONS, "32")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
