@@ -1,6 +1,6 @@
 """What a regularized inner step costs on a CUDA device: ResNet-18 alone and ten at once, and a grid of linear models.
 
-    python benchmarks/gpu.py [--output gpu.json] [--only "ten runs"]
+    python benchmarks/gpu.py [--output gpu.json] [--only "ten runs"] [--kernels]
 
 Each line is measured in one run with the plain eager training step (`torch.optim.Adam`) as its unit. A round includes
 its end, in which the last step is differentiated (T1–T2). The time to compile and capture is what the first round takes
@@ -22,6 +22,7 @@ import torch
 from measuring import RESULTS, machine, write
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.profiler import ProfilerActivity, profile
 
 import pactune as pt
 from pactune.engines import Captured, Eager
@@ -45,6 +46,7 @@ class Case(NamedTuple):
     objective: Objective = pt.PACBayes(zeta=ZETA)
 
 
+SHORT = 28  # steps of a round whose kernels are printed
 ALONE, TEN = "one run, ", "ten runs, "
 CASES = {
     "eager": Case(Eager(), steps=31),
@@ -102,28 +104,33 @@ def plain_step() -> float:
     return min(seconds(run) for _ in range(3)) / 30 * 1e3
 
 
+def rounds_of(case: Case, outcomes: list[RoundOutcome]) -> Callable[[], None]:
+    """Return a function that runs a round of every run of a case on ResNet-18, and keeps the outcomes."""
+    shape = (1, 28, 28)
+    models = [make_model("resnet18", shape, seed=i).cuda() for i in range(case.runs)]
+    tuners = [tuner(model, shape, case.steps, i, case.objective) for i, model in enumerate(models)]
+    pairs = [(one, one.outer_run.plan(one.settings.zeta)) for one in tuners]
+    runner = Runner(case.engine)
+
+    def run() -> None:
+        asked = [one.outer_run.chains.requests(plan, one.problem.hyperparameters()) for one, plan in pairs]
+        outcomes[:] = runner.run([request for own in asked for request in own])
+
+    return run
+
+
 def resnet18(only: str) -> Iterator[tuple[str, Any]]:
     """Measure engines on ResNet-18: those whose names contain a text. Yield a name and a row at a time."""
     unit = plain_step()
-    for name, (engine, count, steps, objective) in CASES.items():
+    for name, case in CASES.items():
         if only not in name:
             continue
-        shape = (1, 28, 28)
-        models = [make_model("resnet18", shape, seed=i).cuda() for i in range(count)]
-        tuners = [tuner(model, shape, steps, i, objective) for i, model in enumerate(models)]
-        pairs = [(one, one.outer_run.plan(one.settings.zeta)) for one in tuners]
-        runner = Runner(engine)
-
         outcomes: list[RoundOutcome] = []
-
-        def run(runner: Runner = runner, pairs: list[Any] = pairs, outcomes: list[RoundOutcome] = outcomes) -> None:
-            asked = [one.outer_run.chains.requests(plan, one.problem.hyperparameters()) for one, plan in pairs]
-            outcomes[:] = runner.run([request for own in asked for request in own])
-
+        run = rounds_of(case, outcomes)
         before = compiled_programs()
         first, later = seconds(run), seconds(run)
-        each = later / (steps * count) * 1e3
-        fuses = isinstance(engine, Captured) and engine.fuse is not None
+        each = later / (case.steps * case.runs) * 1e3
+        fuses = isinstance(case.engine, Captured) and case.engine.fuse is not None
         on_disk = fuses and compiled_programs() == before
         found = {
             "ms per run and step": round(each, 3),
@@ -134,9 +141,27 @@ def resnet18(only: str) -> Iterator[tuple[str, Any]]:
             "√Y": round(float(outcomes[0].regularizer), 2),
         }
         yield name, found
-        del models, tuners, pairs, runner, run, outcomes
+        del run, outcomes
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def print_kernels(only: str, most: int = 40) -> None:
+    """Print the kernels of a short round by their time, for every case whose name contains a text."""
+    for name, case in CASES.items():
+        if only not in name:
+            continue
+        run = rounds_of(case._replace(steps=SHORT), [])
+        run()
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            seconds(run)
+        kernels: dict[str, list[float]] = {}
+        for event in found.events():
+            if event.device_type == torch.autograd.DeviceType.CUDA:
+                kernels.setdefault(event.name, []).append(event.device_time)
+        print(f"{name}: a round of {SHORT} steps, its first one and its end eager or checked", flush=True)
+        for kernel, times in sorted(kernels.items(), key=lambda item: -sum(item[1]))[:most]:
+            print(f"{sum(times) / 1e3:9.3f} ms {len(times):6d} × {kernel[:100]}", flush=True)
 
 
 def linear_grid(only: str) -> Iterator[tuple[str, Any]]:
@@ -165,8 +190,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="gpu.json", help="name under benchmarks/results")
     parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
+    parser.add_argument(
+        "--kernels", action="store_true", help="print the kernels of a short round, and measure nothing"
+    )
     options = parser.parse_args()
     os.environ.setdefault(CONNECTIONS, "32")
+    if options.kernels:
+        print_kernels(options.only)
+        return
     parts = {"linear 784 × 10, 9 ζ × 5 seeds": linear_grid, "ResNet-18, 50 + 50 images of 28 × 28": resnet18}
     known = RESULTS / options.output
     results: dict[str, Any] = json.loads(known.read_text("utf-8")) if known.exists() else {}
