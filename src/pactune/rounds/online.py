@@ -164,7 +164,9 @@ class OptimizerStep(OnlineStep):
     """
 
     def __init__(self, outer: torch.optim.Optimizer, leaves: Params, zeta: float) -> None:
-        self._outer, self._leaves, self._zeta = outer, leaves, zeta
+        self._outer, self._leaves = outer, leaves
+        first = next(iter(leaves.values()))
+        self._zeta = torch.full((), zeta, dtype=first.dtype, device=first.device)  # filled there: no wait for a copy
         self.rule = rule_of(outer, leaves)
 
     def __call__(self, gradient: Params) -> None:
@@ -176,10 +178,9 @@ class OptimizerStep(OnlineStep):
     def state(self) -> OnlineState:
         """Return λ and the optimizer's tensors, without copies; those of a new optimizer are 0."""
         hyper = detach(self._leaves)
-        first = next(iter(hyper.values()))
         names, slots = ((), ()) if self.rule is None else (self.rule.names, self.rule.slots)
-        zeta = torch.tensor(self._zeta, dtype=first.dtype, device=first.device)
-        return OnlineState(hyper, {slot: {name: self._slot(name, slot) for name in names} for slot in slots}, zeta)
+        found = {slot: {name: self._slot(name, slot) for name in names} for slot in slots}
+        return OnlineState(hyper, found, self._zeta)
 
     @torch.no_grad()
     def load(self, state: OnlineState, steps: int) -> None:
