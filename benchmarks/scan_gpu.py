@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 
 import table_gpu
+import torch
 from table_gpu import CONNECTIONS, TINY, TableRow, history, machine_of, parse_row, read_run, short_cell, study_facts
 
 from pactune.columns import Row
@@ -27,10 +28,9 @@ from pactune.tuning.cells import Cell, cell_name
 
 ITEMS = ("scan", "correlation")
 ZETAS = (0.0, 1e-7, 1e-6, 1e-4)  # and the paper's
-NOTE = (
-    "`python benchmarks/scan_gpu.py {row}` makes these runs. Those at zeta {paper:g} are the runs of "
-    "table-{row}.json, which were made earlier."
-)
+NOTE = "`python benchmarks/scan_gpu.py {row}` makes these runs."
+OF_TABLE = " Those at zeta {paper:g} are the runs of table-{row}.json, which were made earlier."
+Key = tuple[float, int, int]  # ζ, draw and initial weights
 
 
 def cells_of(row: TableRow, draws: list[int]) -> list[Cell]:
@@ -40,36 +40,42 @@ def cells_of(row: TableRow, draws: list[int]) -> list[Cell]:
     return [cell if cell["zeta"] else {**cell, "measured": True} for cell in cells]
 
 
-def stored_runs(row: TableRow, folder: Path) -> dict[str, RunRecord]:
-    """Return the runs of the row's study in a folder, by their cells as text."""
+def key_of(cell: Cell) -> Key:
+    """Return what tells the runs of a row apart."""
+    return cell["zeta"], cell["draw"], cell["init"]
+
+
+def stored_runs(row: TableRow, folder: Path) -> dict[Key, RunRecord]:
+    """Return the offline runs of the row's study in a folder, without those at ζ = 0."""
     studies = read_studies(folder) if folder.is_dir() else []
     found = [run for study in studies if study.name == f"table-{row.name}" for run in study.records]
-    return {str(run.cell): run for run in found if run.cell["zeta"] and not run.setting["online"]}
+    return {key_of(run.cell): run for run in found if run.cell["zeta"] and not run.setting["online"]}
 
 
 def export_scan(row: TableRow, options: argparse.Namespace) -> list[Path]:
     """Write the studies of a scan, from the journals and the stored study of the row."""
     folder: Path = options.export or options.folder
     known, records, lines = stored_runs(row, folder), list[RunRecord](), list[Row]()
-    cells = cells_of(row, options.draws)
+    cells, of_table = cells_of(row, options.draws), ""
     for cell in cells:
         journal = read_lines(options.folder / CELLS / cell_name(cell))
         own = RunRecord(row.setting.as_dict(), short_cell(cell), [], [], {}, {})
         if history(journal):
             records.append(read_run(own, journal, options.device))
             lines += journal
-        elif str(own.cell) in known:
-            records.append(known[str(own.cell)])
+        elif key_of(cell) in known:
+            records.append(known[key_of(cell)])
+            of_table = OF_TABLE
     if not lines:
         raise SystemExit(f"{options.folder} has no run of the scan")
     steps = min(len(run.rows) for run in records)
     records = [run._replace(rows=run.rows[:steps], plain=[]) for run in records]
     settings = {
         "outer_steps": steps,
-        "device": "cuda" if options.device.startswith("cuda") else "cpu",
+        "device": torch.device(options.device).type,
         "machine": options.machine or machine_of(options.device),
         "engine": next(line["settings"]["engine"] for line in lines if line["kind"] == "start"),
-        "note": NOTE.format(row=row.name, paper=paper_zeta(row.model, row.data)),
+        "note": (NOTE + of_table).format(row=row.name, paper=paper_zeta(row.model, row.data)),
     }
     facts = study_facts(lines, {}, "done" if len(records) == len(cells) else "interrupted")
     finished = len(records)
@@ -91,7 +97,7 @@ def main() -> None:
     row = TableRow("linear", "digits", TINY) if options.tiny else options.row
     if not options.export_only:
         known = stored_runs(row, options.export or options.folder)
-        cells = [cell for cell in cells_of(row, options.draws) if str(short_cell(cell)) not in known]
+        cells = [cell for cell in cells_of(row, options.draws) if key_of(cell) not in known]
         table_gpu.run_cells([row], cells, options)
     for path in export_scan(row, options):
         table_gpu.print_study(path)

@@ -26,6 +26,7 @@ def test_a_tiny_scan_joins_its_runs_and_those_of_the_table(tmp_path: Path) -> No
     scan, correlation, table = (studies[f"{item}-linear-digits"] for item in ("scan", "correlation", "table"))
     assert (scan.finished, scan.asked, scan.settings["outer_steps"]) == (8, 8, 2)
     assert scan.records == correlation.records
+    assert "table-linear-digits.json" in scan.settings["note"]
     found = {(run.cell["zeta"], run.cell["draw"]) for run in scan.records}
     assert found == {(zeta, draw) for zeta in (0.0, 1e-7, PAPER, 1e-4) for draw in (0, 1)}
     (known,) = [run for run in table.records if run.cell["zeta"] == PAPER]
