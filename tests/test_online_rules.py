@@ -184,6 +184,7 @@ def grid(optim: Any, engine: Any, cells: Any = CELLS) -> tuple[Any, list[Any]]:
 def test_stacked_online_runs_are_recorded_and_give_those_of_single_ones(optimizer: str) -> None:
     engine = Traced(steps=2)
     found, wanted = (grid(KNOWN[optimizer], one) for one in (engine, "eager"))
+    # stacked products round in another way, and RMSprop turns the rounding of a gradient near 0 into a part of its step
     np.testing.assert_allclose(found[0].values, wanted[0].values, rtol=1e-8)
     torch.testing.assert_close(found[1], wanted[1], rtol=1e-7, atol=1e-10)
     (recording,) = [one for one in engine._recordings if one.longer]

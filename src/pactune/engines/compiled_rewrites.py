@@ -22,8 +22,8 @@ LEAST = 128  # rows in a group; fewer are not worth a block of their own
 def add_up_windows(graph: fx.GraphModule) -> None:
     """Replace the adjoint of `unfold` by a sum over the places in a window.
 
-    Compiled by itself, it is a kernel that fills zeros and one that adds windows to them in any order. A sum is one
-    kernel, which is fused with others, and its order is fixed.
+    The compiler makes two kernels of the adjoint: one fills zeros, and one adds the windows to them in any order. It
+    fuses a sum with other operations, and the order of a sum is fixed.
     """
     for node in graph.graph.find_nodes(op="call_function", target=aten.unfold_backward.default):
         arguments: Any = node.args
@@ -41,14 +41,12 @@ def add_up_windows(graph: fx.GraphModule) -> None:
                 spread = call(aten.slice_scatter.default, (zeros, values, axis, place, end, step))
                 total = spread if total is None else call(aten.add.Tensor, (total, spread))
         assert total is not None
-        total.meta.update(node.meta)
-        node.replace_all_uses_with(total)
-        graph.graph.erase_node(node)
+        _replace(node, total)
     graph.recompile()
 
 
 def split_long_sums(graph: fx.GraphModule) -> None:
-    """Split the sums of batched products AᵀB of which there are too few to fill a device.
+    """Split the sums in batched products AᵀB that have too few tiles to fill a device.
 
     A block computes a tile of one product, with a loop over the rows of A and B. The weight gradient of a convolution
     has small matrices and thousands of pixels as rows, so a few blocks would run for long. Here groups of rows become
@@ -71,15 +69,19 @@ def split_long_sums(graph: fx.GraphModule) -> None:
             one, other = (call(aten.reshape.default, (x, [*grouped, size])) for x, size in ((rows, m), (right, n)))
             products = call(aten.bmm.default, (call(aten.transpose.int, (one, 1, 2)), other))
             total = call(aten.sum.dim_IntList, (call(aten.view.default, (products, [batch, parts, m, n])), [1]))
-        total.meta.update(node.meta)
-        node.replace_all_uses_with(total)
-        graph.graph.erase_node(node)
+        _replace(node, total)
     graph.graph.eliminate_dead_code()
     graph.recompile()
 
 
+def _replace(node: fx.Node, found: fx.Node) -> None:
+    found.meta.update(node.meta)
+    node.replace_all_uses_with(found)
+    node.graph.erase_node(node)
+
+
 def _parts(count: int, blocks: int) -> int:
-    """Return into how many equal groups to split rows, so that about `BLOCKS` blocks work on it.
+    """Return into how many equal groups to split rows, so that about `BLOCKS` blocks work on them.
 
     >>> _parts(2450, 18), _parts(9800, 2), _parts(2450, 180), _parts(200, 2)
     (7, 56, 1, 1)
