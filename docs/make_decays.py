@@ -87,8 +87,9 @@ def folds_table() -> str:
     for data in data_sets():
         plain, (decay, best) = runs(data, "one decay, all"), _best_decay(data)
         tuned = [runs(data, way, paper_strength(data) if zeta is None else zeta) for way, zeta in FOLDS.values()]
-        accuracies = [_accuracy(courses, _steps(data)) for courses in (plain, best, *tuned[:-1])]
-        accuracies.append(_accuracy(tuned[-1], 1))  # `pt.tune` chooses its number of steps itself
+        steps = _steps(data)
+        lengths = [steps, steps, *(1 if way == TUNE else steps for way, _ in FOLDS.values())]  # `pt.tune` has one look
+        accuracies = [_accuracy(*pair) for pair in zip((plain, best, *tuned), lengths, strict=True)]
         accuracies[1] += f", λ = {decay:g}" if best else ""
         gains = ["", *(_difference(courses, plain) for courses in (best, *tuned))]
         for row, *cells in zip(rows, accuracies, gains, strict=True):

@@ -97,8 +97,10 @@ def _with_shown_runs(study: StudyRecord) -> StudyRecord:
 
     def is_shown(run: RunRecord) -> bool:
         zeta, online = run.cell["zeta"], run.setting["online"]
+        if not online:
+            return zeta in (0, zetas[online])
         finished = len(run.rows) >= study.settings["outer_steps"] or ended_early(run.end.get("status", ""))
-        return zeta == zetas[online] and finished if online else zeta in (0, zetas[online])
+        return zeta == zetas[online] and finished
 
     return study._replace(records=[run for run in study.records if is_shown(run)])
 

@@ -181,7 +181,7 @@ def _gpu() -> list[str]:
         f"| the same in bfloat16 | ≤ {n(0.95)} ms | {n(half[each], '.2f')} ms |",
         f"| {n(stacked[capture], '.0f')} s, and {n(half[capture], '.0f')} s in bfloat16, with the kernels on disk |",
         f"| {n(unfused[each], '.2f')} ms, captured in {n(unfused['seconds to capture'], '.1f')} s |",
-        f"for ten runs it takes {n(half[each], '.2f')} ms per run and step in place of {n(stacked[each], '.2f')} ms",
+        f"take {n(half[each], '.2f')} ms per run and step with it, and {n(stacked[each], '.2f')} ms without",
         f'| {n(linear["fused"]["seconds"], ".1f")} s with `engine="fused"`; compiling takes '
         f"{n(compiling, '.0f')} s more the first time on a machine |",
         f"Without fusing, {n(linear['captured']['outer steps'])} outer steps take "
