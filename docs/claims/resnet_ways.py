@@ -67,8 +67,8 @@ def _clamped(runs: list[Any], eq5: Courses, plain: Courses) -> list[str]:
     wins = [sum(eq5[draw][steps - 1] > own[draw][steps - 1] for draw in own) for own in courses]
     return [
         f"After {n(steps)} outer steps they have {ends[0]} % at the paper's outer rate and {ends[1]} % at {n(0.1)}, "
-        f"where Eq. 5 has {ends[2]} % and plain training {ends[3]} %. Eq. 5 is better on {n(wins[0])} of {n(len(eq5))} draws "
-        f"and on {n(wins[1])} of {n(len(eq5))}. The means are best early: {tops[0]} and {tops[1]}."
+        f"where Eq. 5 has {ends[2]} % and plain training {ends[3]} %. Eq. 5 is better on {n(wins[0])} of "
+        f"{n(len(eq5))} draws and on {n(wins[1])} of {n(len(eq5))}. The means are best early: {tops[0]} and {tops[1]}."
     ]
 
 
