@@ -53,14 +53,18 @@ class JointGradients:
 
     def __call__(self, state: InnerState, hyper: Params, data: StepData) -> GradientPair:
         """Return the two gradients at θ_t; `data.train` must be the joint batch."""
-        trees = (state.params, hyper, state.buffers)
-        params, lambdas, buffers = ({name: torch.cat([v, v]) for name, v in tree.items()} for tree in trees)
-        params = leaves(params)
+        params, lambdas = leaves(_twice(state.params)), _twice(hyper)
+        buffers = {name: torch.cat([v, v]) for name, v in state.buffers.items()}  # the forward writes into them
         with torch.enable_grad():
             risks = self._problem.train_risk(params, lambdas, buffers, data.train)
             found = torch.autograd.grad(risks.sum(), list(params.values()), allow_unused=True)
         train, valid = _halves(split(found, params)[0])
         return GradientPair(train, valid, _halves(buffers)[0])  # a validation forward leaves the buffers as they are
+
+
+def _twice(tree: Params) -> Params:
+    """Return the tensors of the runs followed by the same again. Those of a single run need no copy."""
+    return {name: v.expand(2, *v.shape[1:]) if len(v) == 1 else torch.cat([v, v]) for name, v in tree.items()}
 
 
 def _halves(tree: Params) -> tuple[Params, Params]:
