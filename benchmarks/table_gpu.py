@@ -177,11 +177,11 @@ def export_row(row: TableRow, options: argparse.Namespace) -> Path:
         old = next((run for run in known if (run.setting, run.cell) == (own.setting, own.cell)), own)
         known = [run for run in known if run is not old]
         run = read_run(own, tuned, options.device) if len(history(tuned)) > len(old.rows) else old
-        run = _with_plain(run, max(old.plain, history(plain) if kind == "zero" else [], key=len))
-        records += [run] if run.rows else []
+        if run.rows:
+            records.append(_with_plain(run, max(old.plain, history(plain) if kind == "zero" else [], key=len)))
         lines += tuned
     if not records:
-        raise SystemExit(f"{options.folder} has no run of {row.name}")
+        raise SystemExit(f"{options.folder} has no tuned run of {row.name}, beside which plain training is kept")
     records += known
     finished = sum(len(run.rows) >= row.scale.outer_steps or ended_early(run.end.get("status", "")) for run in records)
     online = sum(run.setting["online"] for run in records)
@@ -193,7 +193,8 @@ def export_row(row: TableRow, options: argparse.Namespace) -> Path:
         "engine": next((line["settings"]["engine"] for line in lines if line["kind"] == "start"), ""),
     }
     settings |= stored.settings if stored else {}
-    settings["note"] = options.note or _note(row, records, partial=finished < asked)
+    settings["remark"] = options.remark or settings.get("remark", "")
+    settings["note"] = f"{_note(row, records, partial=finished < asked)} {settings['remark']}".strip()
     facts = study_facts(lines, stored.facts if stored else {}, "done" if finished == asked else "interrupted")
     return export_study(StudyRecord("table", name, settings, records, asked, finished, facts), folder)
 
@@ -216,7 +217,8 @@ def read_run(run: RunRecord, journal: Sequence[Row], device: str) -> RunRecord:
     kept: Row = {name: end[name] for name in ("status", "kept_run", "kept_step", "zeta", "verdict") if name in end}
     rows = history(journal)
     facts = {"seed": start["seed"], "versions": start["versions"], "device": torch.device(device).type}
-    return run._replace(rows=rows, end=kept, facts={**facts, "seconds": rows[-1]["seconds"]})
+    facts |= {"engine": start["settings"]["engine"], "seconds": rows[-1]["seconds"]}
+    return run._replace(rows=rows, end=kept, facts=facts)
 
 
 def study_facts(lines: Sequence[Row], old: Row, status: str) -> Row:
@@ -303,7 +305,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2], help="draws of the images")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS[:3]), help="which runs of each draw")
     add_run_options(parser, "runs/table-gpu")
-    parser.add_argument("--note", default="", help="how the runs were made, in place of the usual words")
+    parser.add_argument("--remark", default="", help="more about how the runs were made; later exports keep it")
     options = parser.parse_args()
     os.environ.setdefault(CONNECTIONS, "32")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
