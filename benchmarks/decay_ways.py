@@ -162,7 +162,9 @@ def run_tune(scale: Scale, images: Images, draws: Iterable[int], device: torch.d
     return found
 
 
-def run_way(way: Way, scale: Scale, images: Images, draws: Iterable[int], device: torch.device) -> list[dict[str, Any]]:
+def run_way(
+    way: Way, scale: Scale, images: Images, draws: Iterable[int], device: torch.device, engine: str | None = None
+) -> list[dict[str, Any]]:
     """Return the test accuracy of every run after every outer step."""
     if way.objective == "tune":
         return run_tune(scale, images, draws, device)
@@ -171,7 +173,7 @@ def run_way(way: Way, scale: Scale, images: Images, draws: Iterable[int], device
     cells = [{"draw": d, "zeta": z, "decay": w} for d, z, w in itertools.product(draws, zetas, way.decays)]
     x, y = images.test
     test = (inputs(scale.model, x)[: scale.test_rows].to(device), y[: scale.test_rows].to(device))
-    engine = "fused" if device.type == "cuda" else "auto"
+    engine = engine or ("fused" if device.type == "cuda" else "auto")
     build = builder(way, scale, images, device)
     fits = {"outer_steps": scale.outer_steps, "test": test, "plain_steps": 0, "engine": engine, "progress": False}
     history = pt.fit_grid(build, cells, **fits).history
@@ -191,6 +193,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", help="some of them; all by default")
     parser.add_argument("--draws", type=int, default=12)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--engine", help='"fused" by default on CUDA, "auto" on a CPU, where "compiled" is faster')
     parser.add_argument("--data-dir", type=Path, help="of the image files")
     parser.add_argument("--output", type=Path, help="JSON file; one under benchmarks/results by default")
     parser.add_argument("--tiny", action="store_true", help="digits, in seconds; nothing is written by default")
@@ -206,7 +209,7 @@ def main() -> None:
     ways = all_ways()
     for name in options.ways or ways:
         begun = time.perf_counter()
-        runs = run_way(ways[name], scale, images, range(options.draws), device)
+        runs = run_way(ways[name], scale, images, range(options.draws), device, options.engine)
         seconds = round(time.perf_counter() - begun, 1)
         elsewhere = {"machine": where} if where != found["machine"] else {}
         found.setdefault("ways", {})[name] = {**ways[name]._asdict(), **elsewhere, "seconds": seconds, "runs": runs}

@@ -54,6 +54,14 @@ def test_the_note_says_that_plain_training_was_not_run(tmp_path):
     assert study.settings["note"].endswith("Plain training was not run.")
 
 
+def test_a_remark_is_kept_by_later_exports(tmp_path):
+    make_tiny(tmp_path, "--kinds", "zero", "--remark", "Made on a train.")
+    make_tiny(tmp_path)
+    (study,) = read_studies(tmp_path)
+    assert study.settings["note"].endswith("with an outer learning rate of 0. Made on a train.")
+    assert all(run.facts["engine"] for run in study.records)
+
+
 def test_online_runs_join_the_exported_study(tmp_path):
     make_tiny(tmp_path)
     make_tiny(tmp_path, "--kinds", "online")

@@ -102,12 +102,20 @@ def test_resnet34_has_three_draws_with_eq_5_above_zeta_0_and_least_norm():
         assert gain.wins == gain.of == 3
 
 
-def test_resnet34_counts_no_plain_training_that_stopped_early():
+def test_resnet34_is_above_plain_training_under_eq_5():
     study = table("resnet34", "mnist")
-    lengths = {len(run.plain) for run in study.where(zeta=0.0)}
-    assert lengths == {64}
-    assert "stopped after 64 of 100 outer steps" in study.settings["note"]
-    assert "plain" not in summarise(study).values
+    assert {len(run.plain) for run in study.where(zeta=0.0)} == {100}
+    gain = compare(summarise(study), "regularized", "plain")
+    assert gain.wins == gain.of == 3
+
+
+def test_resnet18_online_is_above_zeta_0_and_plain_training_and_below_offline_in_the_mean():
+    found = summarise(table("resnet18", "mnist"))
+    for other in ("zero", "plain"):
+        gain = compare(found, "online", other)
+        assert gain.wins == gain.of == 3
+    offline = compare(found, "regularized", "online")
+    assert offline.gain["mean"] > 0
 
 
 def test_resnet34_on_cifar_is_not_above_least_norm_under_eq_5():
