@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -195,6 +196,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     os.environ.setdefault(CONNECTIONS, "32")
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")  # an engine says why it is slow
     if options.kernels:
         print_kernels(options.only)
         return

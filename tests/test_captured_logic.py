@@ -128,6 +128,29 @@ def test_graphs_are_of_the_size_with_the_fewest_captured_steps(steps: int, most:
     assert captured._graph_size(steps, most, stride) == size
 
 
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("fuse", ["updates", "steps"])
+def test_steps_that_do_not_compile_are_captured_as_they_are(
+    fuse: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    captures: list[str | None] = []
+
+    def program(chain: Any, options: GraphOptions, compiled: Any) -> Any:
+        captures.append(options.fuse)
+        if options.fuse:
+            raise AssertionError("a defect of the compiler")
+        return recorded(chain, options)
+
+    monkeypatch.setattr(cuda_graph, "step_program", program)
+    engine = Captured(steps=4, fuse=fuse)
+    found, wanted = (tuner(one, np.ones(1)).fit(3, progress=False).history for one in (engine, "eager"))
+    columns = [name for name in wanted.columns if name != "seconds"]
+    np.testing.assert_allclose(found[columns], wanted[columns], rtol=1e-9, atol=1e-12)
+    assert caplog.messages == [f'without fuse="{fuse}" from now on: AssertionError: a defect of the compiler']
+    assert captures.count(fuse) == 1
+    assert any(graph.longer for graph in engine._checks)
+
+
 def compile_nothing(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Let graphs with fused kernels be made without a compiler; return a list that receives the recordings."""
     compiled: list[Any] = []

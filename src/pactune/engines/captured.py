@@ -36,7 +36,8 @@ class Captured(Engine):
 
     The training and the validation gradient of a step run on two streams. Chains or runs that are not stacked run on
     separate streams. Mini-batches and noise are copied into static tensors before each replay. If the steps cannot be
-    captured, the engine logs the reason and the steps run eagerly.
+    captured, the engine logs the reason and the steps run eagerly. If they cannot be compiled, they are captured as
+    they are, with a warning.
 
     The engine runs the first measured step of every round eagerly and compares it with a graph of that one step. If the
     two differ, a loss or a model depends on something that has changed, and the rest of the run is eager.
@@ -69,6 +70,7 @@ class Captured(Engine):
     _pool: Pool = field(default=None, init=False, repr=False, compare=False)
     _shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False, compare=False)
     _compiled: CompiledPrograms = field(default_factory=CompiledPrograms, init=False, repr=False, compare=False)
+    _compiles: bool = field(default=True, init=False, repr=False, compare=False)
     _failed: list[Segment] = field(default_factory=list, init=False, repr=False)
     _ends: EndGraphs = field(default_factory=EndGraphs, init=False, repr=False, compare=False)
     _changes: ChangeDetector = field(default_factory=ChangeDetector, init=False, repr=False, compare=False)
@@ -189,7 +191,8 @@ class Captured(Engine):
 
     @property
     def _options(self) -> GraphOptions:
-        return GraphOptions(self.two_streams, self.fuse, self.autotune, self.tf32, self.autocast, self.channels_last)
+        fuse = self.fuse if self._compiles else None
+        return GraphOptions(self.two_streams, fuse, self.autotune, self.tf32, self.autocast, self.channels_last)
 
     def _obstacle(self, round_chains: Sequence[RoundChain]) -> str | None:
         """Return why the steps cannot be captured; None if they can."""
@@ -212,6 +215,10 @@ class Captured(Engine):
                 )
         except Exception as error:  # a model may do anything that cannot be captured
             torch.cuda.synchronize()
+            if options.fuse is not None:
+                log.warning('without fuse="%s" from now on: %s: %s', options.fuse, type(error).__name__, error)
+                self._compiles = False
+                return self._graph(chains, known, self._options)
             log.info("steps are run one by one: capturing them failed with %s: %s", type(error).__name__, error)
             self._failed.append(chains[0].segment)
             return None
