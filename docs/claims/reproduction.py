@@ -65,7 +65,14 @@ def _wins(name: str, own: str, other: str) -> str:
 
 def claims() -> list[str]:
     """Return what the page says, rendered from the stored results."""
-    resnets = [*_resnets(), *_resnet18_mnist(), *_resnet18_online(), *_resnet18_cifar(), *_resnet34_mnist(), *_resnet34_cifar()]
+    resnets = [
+        *_resnets(),
+        *_resnet18_mnist(),
+        *_resnet18_online(),
+        *_resnet18_cifar(),
+        *_resnet34_mnist(),
+        *_resnet34_cifar(),
+    ]
     plain = {run.cell["draw"]: [row["test_accuracy"] for row in run.plain] for run in _at("table-resnet18-mnist", 0.0)}
     resnets += [*other_ways(_courses(5.8e-6), plain), *_resnet_scan()]
     return [*_offline(), *_online_and_auto(), *resnets, *_correlation(), *_restart_and_truncation()]
