@@ -58,7 +58,7 @@ class Way(NamedTuple):
     """One way to get decays; the runs of a way differ only in draw, ζ and the start of λ.
 
     Attributes:
-        objective: what λ minimises; "tune" leaves the choice to `pt.tune`.
+        objective: what λ minimises.
         rows: the images that train: "half", "all", or "folds" of all.
         sign: how λ ≥ 0 is kept, "any" if it is not.
         outer_lr: of RMSprop; 0 keeps λ at its start.
@@ -69,7 +69,7 @@ class Way(NamedTuple):
         online: move λ at every inner step too (Algorithm C.2).
     """
 
-    objective: Literal["zero", "eq5", "drift", "tune"]
+    objective: Literal["zero", "eq5", "drift"]
     rows: Literal["half", "all", "folds"] = "half"
     sign: Literal["any", "softplus", "clamped"] = "any"
     outer_lr: float = OUTER_LRS[0]
@@ -79,11 +79,54 @@ class Way(NamedTuple):
     folds: int = FOLDS
     online: bool = False
 
+    def run(
+        self, scale: Scale, images: Images, draws: Iterable[int], device: torch.device, engine: str
+    ) -> list[dict[str, Any]]:
+        """Return the test accuracy of every run after every outer step."""
+        paper = paper_zeta("linear", scale.data)
+        zetas = dict.fromkeys(paper if zeta is None else zeta for zeta in self.zetas)
+        cells = [{"draw": d, "zeta": z, "decay": w} for d, z, w in itertools.product(draws, zetas, self.decays)]
+        test = test_rows(scale, images, device)
+        build = builder(self, scale, images, device)
+        fits = {"outer_steps": scale.outer_steps, "test": test, "plain_steps": 0, "engine": engine, "progress": False}
+        history = pt.fit_grid(build, cells, **fits).history
+        found = []
+        for cell in cells:
+            own = history[(history["draw"] == cell["draw"]) & (history["zeta"] == cell["zeta"])]
+            own = own[own["decay"] == cell["decay"]]
+            accuracy = [round(100 * value, 2) for value in own["test_accuracy"]]
+            found.append({**cell, "test_accuracy": accuracy})
+        return found
 
-def all_ways() -> dict[str, Way]:
+
+class Tuned(NamedTuple):
+    """`pt.tune` with its defaults on all images."""
+
+    rows: Literal["all"] = "all"
+
+    def run(
+        self, scale: Scale, images: Images, draws: Iterable[int], device: torch.device, _engine: str
+    ) -> list[dict[str, Any]]:
+        """Return the test accuracy of the model that `pt.tune` keeps on every draw, and which of its models that is."""
+        x, y = test_rows(scale, images, device)
+        found = []
+        for draw in draws:
+            model = make_model(scale.model, images.shape, seed=Streams(0).key("start", draw)).to(device)
+            parts = zip(*images.draw(draw, scale.half), strict=True)
+            rows, labels = (torch.cat(part).to(device) for part in parts)
+            result = pt.tune(model, (inputs(scale.model, rows), labels), loss=cross_entropy, progress=False)
+            with torch.no_grad():
+                accuracy = float((result.model(x).argmax(1) == y).double().mean())
+            kept = next(row["model"] for row in result.comparison if row["kept"])
+            cell = {"draw": draw, "zeta": 0.0, "decay": 0.0}
+            found.append({**cell, "test_accuracy": [round(100 * accuracy, 2)], "kept": kept})
+        return found
+
+
+def all_ways() -> dict[str, Way | Tuned]:
     """Return the ways by name."""
     every = (*ZETAS, None)  # the paper's ζ for CIFAR-10 is none of the nine
-    found = {"eq5": Way("eq5", zetas=every), "drift": Way("drift", zetas=every)}
+    found: dict[str, Way | Tuned] = {name: Way(name, zetas=every) for name in ("eq5", "drift")}  # type: ignore[arg-type]
     for rows in ("half", "all"):
         found[f"one decay, {rows}"] = Way("zero", rows, outer_lr=0.0, per="global", decays=DECAYS)  # type: ignore[arg-type]
     for sign, rate in itertools.product(("any", "softplus", "clamped"), OUTER_LRS):
@@ -93,7 +136,7 @@ def all_ways() -> dict[str, Way]:
     for objective, sign in (("drift", "any"), ("eq5", "any"), ("zero", "softplus"), ("zero", "clamped")):
         zetas = (0.0,) if objective == "zero" else (None, 1e-5)
         found[f"folds, {objective}, {sign}"] = Way(objective, "folds", sign, zetas=zetas)  # type: ignore[arg-type]
-    return found | {"tune": Way("tune", "all")}
+    return found | {"tune": Tuned()}
 
 
 class ClampedRMSprop(torch.optim.RMSprop):
@@ -110,6 +153,12 @@ class ClampedRMSprop(torch.optim.RMSprop):
 def inputs(model: ModelName, x: Tensor) -> Tensor:
     """Return images in the form that a model takes."""
     return x.flatten(1) if model == "linear" else x
+
+
+def test_rows(scale: Scale, images: Images, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the test images that count, on the device."""
+    x, y = images.test
+    return inputs(scale.model, x)[: scale.test_rows].to(device), y[: scale.test_rows].to(device)
 
 
 def builder(way: Way, scale: Scale, images: Images, device: torch.device) -> Callable[..., pt.Tuner]:
@@ -143,49 +192,6 @@ def builder(way: Way, scale: Scale, images: Images, device: torch.device) -> Cal
     return build
 
 
-def run_tune(scale: Scale, images: Images, draws: Iterable[int], device: torch.device) -> list[dict[str, Any]]:
-    """Return the test accuracy of the model that `pt.tune` keeps on every draw, and which of its models that is."""
-    x, y = images.test
-    test_x, test_y = inputs(scale.model, x)[: scale.test_rows].to(device), y[: scale.test_rows].to(device)
-    found = []
-    for draw in draws:
-        model = make_model(scale.model, images.shape, seed=Streams(0).key("start", draw)).to(device)
-        parts = zip(*images.draw(draw, scale.half), strict=True)
-        rows, labels = (torch.cat(part).to(device) for part in parts)
-        result = pt.tune(model, (inputs(scale.model, rows), labels), loss=cross_entropy, progress=False)
-        with torch.no_grad():
-            accuracy = float((result.model(test_x).argmax(1) == test_y).double().mean())
-        kept = next(row["model"] for row in result.comparison if row["kept"])
-        found.append(
-            {"draw": draw, "zeta": 0.0, "decay": 0.0, "test_accuracy": [round(100 * accuracy, 2)], "kept": kept}
-        )
-    return found
-
-
-def run_way(
-    way: Way, scale: Scale, images: Images, draws: Iterable[int], device: torch.device, engine: str | None = None
-) -> list[dict[str, Any]]:
-    """Return the test accuracy of every run after every outer step."""
-    if way.objective == "tune":
-        return run_tune(scale, images, draws, device)
-    paper = paper_zeta("linear", scale.data)
-    zetas = dict.fromkeys(paper if zeta is None else zeta for zeta in way.zetas)
-    cells = [{"draw": d, "zeta": z, "decay": w} for d, z, w in itertools.product(draws, zetas, way.decays)]
-    x, y = images.test
-    test = (inputs(scale.model, x)[: scale.test_rows].to(device), y[: scale.test_rows].to(device))
-    engine = engine or ("fused" if device.type == "cuda" else "auto")
-    build = builder(way, scale, images, device)
-    fits = {"outer_steps": scale.outer_steps, "test": test, "plain_steps": 0, "engine": engine, "progress": False}
-    history = pt.fit_grid(build, cells, **fits).history
-    found = []
-    for cell in cells:
-        own = history[(history["draw"] == cell["draw"]) & (history["zeta"] == cell["zeta"])]
-        own = own[own["decay"] == cell["decay"]]
-        accuracy = [round(100 * value, 2) for value in own["test_accuracy"]]
-        found.append({**cell, "test_accuracy": accuracy})
-    return found
-
-
 def main() -> None:
     """Run the ways that are asked for, and add them to the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,7 +199,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", help="some of them; all by default")
     parser.add_argument("--draws", type=int, default=12)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--engine", help='"fused" by default on CUDA, "auto" on a CPU, where "compiled" is faster')
+    parser.add_argument("--engine", help='of all ways but "tune": by default "fused" on CUDA, "compiled" on a CPU')
     parser.add_argument("--data-dir", type=Path, help="of the image files")
     parser.add_argument("--output", type=Path, help="JSON file; one under benchmarks/results by default")
     parser.add_argument("--tiny", action="store_true", help="digits, in seconds; nothing is written by default")
@@ -207,9 +213,10 @@ def main() -> None:
     where = {**machine(), "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"}
     found.setdefault("machine", where)
     ways = all_ways()
+    engine = options.engine or ("fused" if device.type == "cuda" else "compiled")
     for name in options.ways or ways:
         begun = time.perf_counter()
-        runs = run_way(ways[name], scale, images, range(options.draws), device, options.engine)
+        runs = ways[name].run(scale, images, range(options.draws), device, engine)
         seconds = round(time.perf_counter() - begun, 1)
         elsewhere = {"machine": where} if where != found["machine"] else {}
         found.setdefault("ways", {})[name] = {**ways[name]._asdict(), **elsewhere, "seconds": seconds, "runs": runs}
