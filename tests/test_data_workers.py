@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +95,21 @@ def test_the_same_workers_read_all_epochs(options: dict[str, Any]) -> None:
     processes = {number for batch in read[1:] for number in batch} - {os.getpid()}
     assert len(processes) == 2  # five epochs, two workers
     assert all(os.getpid() not in batch for batch in read[1:])
+
+
+@pytest.mark.parametrize("options", [{}, {"sampler": Backwards()}, {"kind": Streamed}], ids=["rows", "own", "stream"])
+def test_workers_stop_at_once_when_the_collector_frees_their_data(options: dict[str, Any]) -> None:
+    """A plain DataLoader waits 5 s for each worker there, because its queues are closed before it can use them."""
+    given = source(loader(2, **options))
+    for step in range(3):
+        given.batch(step, Streams(0), "train")
+    next(given.epoch())
+    cycle: list[Any] = [given]
+    cycle.append(cycle)
+    begin = time.perf_counter()
+    del given, cycle
+    gc.collect()
+    assert time.perf_counter() - begin < 4
 
 
 def test_a_pass_over_all_rows_is_read_by_workers_that_stay() -> None:

@@ -17,6 +17,7 @@ from pactune.errors import DataError, SettingError, warn_user
 from pactune.nested import tensors_in
 from pactune.problem.data.prefetch import on_device
 from pactune.problem.data.source import Batch, Source, count_rows, quietly, reading
+from pactune.problem.data.workers import keep_until_freed
 from pactune.streams import Streams
 
 __all__ = ["LoaderBatches", "Stream"]
@@ -78,6 +79,7 @@ class LoaderBatches(Source):
         self._risk_on_all = False
         self._first: Batch | None = None
         self._evaluated = _own_workers(loader, persistent=loader.persistent_workers)
+        keep_until_freed(self._evaluated, self)
 
     @property
     def size(self) -> int | None:
@@ -202,8 +204,10 @@ class LoaderBatches(Source):
 
     def _forever(self, streams: Streams, role: str) -> Iterator[Batch]:
         loader = _own_workers(self._loader, persistent=True)  # one set of workers for all passes of this reader
-        for epoch in itertools.count():
-            yield from quietly(self._once(loader), streams.key("loader", role, epoch))
+        keys = (streams.key("loader", role, epoch) for epoch in itertools.count())
+        passes = (quietly(self._once(loader), key) for key in keys)
+        keep_until_freed(loader, passes)
+        return itertools.chain.from_iterable(passes)
 
 
 def _has_length(loader: DataLoader[Any]) -> bool:

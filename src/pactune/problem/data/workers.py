@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from pactune.problem.data.prefetch import on_device
 from pactune.problem.data.source import reading, seeded
 
-__all__ = ["BatchRequest", "ReadAhead", "WorkerSettings", "read_rows"]
+__all__ = ["BatchRequest", "ReadAhead", "WorkerSettings", "keep_until_freed", "read_rows"]
 
 
 class BatchRequest(NamedTuple):
@@ -64,22 +65,24 @@ class ReadAhead:
     def __init__(
         self, dataset: Dataset[Any], collate: Callable[[Any], Any], settings: WorkerSettings, device: torch.device
     ) -> None:
-        self._requests, self._device = _Requests(), device
+        self._requests: Iterator[BatchRequest] = iter(())
+        self._device = device
         rows = _SeededRows(dataset, collate)
         self._loader = DataLoader(
             rows,
             batch_size=None,
-            sampler=self._requests,
+            sampler=_Requests(weakref.ref(self)),
             collate_fn=_unchanged,
             persistent_workers=True,
             **settings.options,
         )
+        keep_until_freed(self._loader, self)
         self.busy = False
         self._what = f"a {type(dataset).__name__}, read by workers,"
 
     def read(self, requests: Iterable[BatchRequest]) -> Iterator[Any]:
         """Yield the batches of the requests in order. Only one pass can be under way."""
-        self._requests.present, self.busy = requests, True
+        self._requests, self.busy = iter(requests), True
         try:
             with reading(self._what):
                 yield from on_device(self._loader, self._device)
@@ -101,12 +104,27 @@ class _SeededRows(Dataset[Any]):
 
 @dataclass(eq=False)
 class _Requests(Sampler[BatchRequest]):
-    """The batches that the workers are to read, in order."""
+    """The batches that the workers are to read, in order. Holds their reader weakly, so that it can be freed."""
 
-    present: Iterable[BatchRequest] = field(default=())
+    reader: weakref.ref[ReadAhead]
 
     def __iter__(self) -> Iterator[BatchRequest]:
-        return iter(self.present)
+        while (reader := self.reader()) is not None:
+            request = next(reader._requests, None)
+            del reader
+            if request is None:
+                return
+            yield request
+
+
+def keep_until_freed(loader: DataLoader[Any], owner: object) -> None:
+    """Keep a loader until its owner is freed, if it has workers.
+
+    The garbage collector closes the queues of an iterator before the iterator itself. Then no worker hears that it
+    should stop, and the iterator waits 5 s for each. So the collector must not find the loader together with its owner.
+    """
+    if loader.num_workers > 0:
+        weakref.finalize(owner, _unchanged, loader)
 
 
 def _unchanged(data: Any) -> Any:
