@@ -133,6 +133,8 @@ def all_ways() -> dict[str, Way | Tuned]:
         found[f"zero, {sign}, {rate:g}"] = Way("zero", sign=sign, outer_lr=rate)  # type: ignore[arg-type]
     for objective, rate in itertools.product(("eq5", "drift"), OUTER_LRS[1:]):
         found[f"{objective}, {rate:g}"] = Way(objective, outer_lr=rate, zetas=(None,))  # type: ignore[arg-type]
+    for rate in OUTER_LRS:
+        found[f"eq5, clamped, {rate:g}"] = Way("eq5", sign="clamped", outer_lr=rate, zetas=(None,))
     for objective, sign in (("drift", "any"), ("eq5", "any"), ("zero", "softplus"), ("zero", "clamped")):
         zetas = (0.0,) if objective == "zero" else (None, 1e-5)
         found[f"folds, {objective}, {sign}"] = Way(objective, "folds", sign, zetas=zetas)  # type: ignore[arg-type]
@@ -208,23 +210,28 @@ def main() -> None:
     images, device = load_images(scale.data, options.data_dir), torch.device(options.device)
     assert images is not None  # it was to be downloaded, so that it is there
     path = options.output or RESULTS / f"decay_ways_{scale.data}.json"
-    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    found |= {"command": "python benchmarks/decay_ways.py", **scale._asdict()}
     where = {**machine(), "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"}
-    found.setdefault("machine", where)
     ways = all_ways()
     engine = options.engine or ("fused" if device.type == "cuda" else "compiled")
+    together = options.draws if device.type == "cuda" else 1  # the images of one draw fit into the cache of a core
     for name in options.ways or ways:
-        begun = time.perf_counter()
-        runs = ways[name].run(scale, images, range(options.draws), device, engine)
+        begun, runs = time.perf_counter(), list[dict[str, Any]]()
+        for first in range(0, options.draws, together):
+            runs += ways[name].run(scale, images, range(first, first + together), device, engine)
         seconds = round(time.perf_counter() - begun, 1)
-        elsewhere = {"machine": where} if where != found["machine"] else {}
-        found.setdefault("ways", {})[name] = {**ways[name]._asdict(), **elsewhere, "seconds": seconds, "runs": runs}
         last = sum(run["test_accuracy"][-1] for run in runs) / len(runs)
         print(f"{name}: {len(runs)} runs, {seconds} s, {last:.2f} % in the mean at the last step", flush=True)
         if options.output or not options.tiny:
-            text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace('{"draw"', '\n{"draw"')
-            path.write_text(text + "\n", encoding="utf-8")
+            store(path, scale, where, name, {**ways[name]._asdict(), "seconds": seconds, "runs": runs})
+
+
+def store(path: Path, scale: Scale, where: dict[str, Any], name: str, way: dict[str, Any]) -> None:
+    """Add a way to the file, which other processes may have written to since this one began."""
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {"machine": where, "ways": {}}
+    found |= {"command": "python benchmarks/decay_ways.py", **scale._asdict()}
+    found["ways"][name] = way if where == found["machine"] else {"machine": where, **way}
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace('{"draw"', '\n{"draw"')
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
