@@ -6,6 +6,7 @@ import pytest
 
 from pactune.paper.weight_decay.records import read_studies
 from pactune.paper.weight_decay.rules import compare, summarise
+from pactune.paper.weight_decay.setting import paper_zeta
 
 RESULTS = Path(__file__).parents[2] / "results" / "weight-decay"
 
@@ -147,3 +148,22 @@ def test_resnet34_on_cifar_has_smaller_weights_and_test_losses_under_eq_5():
         assert zero.cell["draw"] == other.cell["draw"]
         for name in ("test_risk", "weight_norm"):
             assert other.rows[-1][name] < zero.rows[-1][name] / 1.9
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10"])
+@pytest.mark.parametrize("model", ["linear", "resnet18", "resnet34"])
+def test_eq_5_has_less_than_half_the_test_loss_of_zeta_0_on_every_draw(model, data):
+    """The exceptions above are exceptions in accuracy alone."""
+    study = table(model, data)
+    zero, tuned = (
+        {
+            (run.cell["draw"], run.cell["init"]): run.rows[-1]["test_risk"]
+            for run in study.where(zeta=zeta)
+            if not run.setting["online"]
+        }
+        for zeta in (0.0, paper_zeta(model, data))
+    )
+    assert len(zero) == (12 if model == "linear" else 3)
+    assert zero.keys() == tuned.keys()
+    for key, loss in tuned.items():
+        assert loss < 0.5 * zero[key]
