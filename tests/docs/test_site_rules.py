@@ -50,7 +50,7 @@ def test_links_outside_of_the_site_lead_somewhere(page: Path) -> None:
 
 
 def test_files_that_pages_name_exist() -> None:
-    named = re.compile(r"`((?:examples|benchmarks|docs|results|tests)/[\w./-]+\.(?:py|md|json|toml|rst))`")
+    named = re.compile(r"`((?:examples|benchmarks|docs|results|src|tests)/[\w./-]+\.(?:py|md|json|toml|rst))`")
     for page in [*SITE, *OUTSIDE]:
         for name in named.findall(page.read_text(encoding="utf-8")):
             assert (ROOT / name).exists(), f"{page.relative_to(ROOT)} names {name}"
