@@ -133,6 +133,7 @@ def all_ways() -> dict[str, Way | Tuned]:
         found[f"zero, {sign}, {rate:g}"] = Way("zero", sign=sign, outer_lr=rate)  # type: ignore[arg-type]
     for objective, rate in itertools.product(("eq5", "drift"), OUTER_LRS[1:]):
         found[f"{objective}, {rate:g}"] = Way(objective, outer_lr=rate, zetas=(None,))  # type: ignore[arg-type]
+    found["zero, softplus, other starts"] = Way("zero", sign="softplus", decays=DECAYS[1:5])
     for rate in OUTER_LRS:
         found[f"eq5, clamped, {rate:g}"] = Way("eq5", sign="clamped", outer_lr=rate, zetas=(None,))
     for objective, sign in (("drift", "any"), ("eq5", "any"), ("zero", "softplus"), ("zero", "clamped")):

@@ -22,8 +22,10 @@ SIGNS = {
     "ζ = 0, λ ≥ 0 by a softplus from 0.001": "zero, softplus",
     "ζ = 0, λ ≥ 0 by clamping": "zero, clamped",
     "Eq. 5 at the paper's ζ, any sign": "eq5",
+    "Eq. 5 at the paper's ζ, λ ≥ 0 by clamping": "eq5, clamped",
     "`HyperDrift` at the same ζ, any sign": "drift",
 }
+ZETA_SCANS = ("eq5", "drift")  # at the first rate these have one name for all ζ
 FOLDS = {
     "five folds, ζ = 0, λ ≥ 0 by clamping": ("folds, zero, clamped", 0.0),
     "five folds, ζ = 0, λ ≥ 0 by a softplus from 0.001": ("folds, zero, softplus", 0.0),
@@ -100,8 +102,8 @@ def folds_table() -> str:
 def _at_rate(data: str, way: str, rate: float) -> Courses:
     """Return the runs of a way at an outer learning rate."""
     zeta = 0.0 if way.startswith("zero") else paper_strength(data)
-    plain_name = not way.startswith("zero") and rate == RATES[0]
-    return runs(data, way if plain_name else f"{way}, {rate:g}", zeta)
+    name = way if way in ZETA_SCANS and rate == RATES[0] else f"{way}, {rate:g}"
+    return runs(data, name, zeta)
 
 
 def _best_decay(data: str) -> tuple[float, Courses]:
