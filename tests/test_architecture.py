@@ -19,7 +19,7 @@ LAYERS = [
     {"columns", "nested", "trees"},
     {"storage"},
     {"drawing"},
-    {"interrupts", "streams"},
+    {"interrupts", "streams", "threads"},
     {"problem"},
     {"parallel"},
     {"dynamics"},

@@ -51,7 +51,7 @@ def test_checks_and_probes_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for owner, name in (
         (outer_run, "check_entries"),
-        (outer_run, "consumes_randomness"),
+        (outer_run, "try_forwards"),
         (outer_run, "check_shards"),
         (Problem, "try_losses"),
     ):
@@ -66,7 +66,7 @@ def test_checks_and_probes_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         outer.step()
         tuner.hypergradient()
-    assert sorted(calls) == ["check_entries", "check_shards", "consumes_randomness", "try_losses"]
+    assert sorted(calls) == ["check_entries", "check_shards", "try_forwards", "try_losses"]
     assert set(digested) <= {2}, "only λ is read again"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.rounds.inputs import consumes_randomness
+from pactune.rounds.forwards import try_forwards
 from pactune.trees import Params
 
 
@@ -117,7 +117,7 @@ def test_the_generators_of_python_and_numpy_are_left_as_they_were() -> None:
     before = random.getstate(), np.random.get_state()[1].copy()
     for draw in (random.random, np.random.rand):
         with pytest.raises(pt.SettingError):
-            consumes_randomness(tuner(Noisy(draw)).problem)
+            try_forwards(tuner(Noisy(draw)).problem)
     assert random.getstate() == before[0]
     assert np.array_equal(np.random.get_state()[1], before[1])
 

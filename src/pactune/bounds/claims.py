@@ -26,6 +26,7 @@ from pactune.problem.model_inputs import inputs_and_target
 from pactune.problem.modules import mode
 from pactune.problem.provenance import DataMark, Provenance
 from pactune.problem.seen_data import SEEN_DATA
+from pactune.rounds.forwards import Forwards
 from pactune.rounds.inputs import Initial, RunInputs
 from pactune.streams import Streams
 from pactune.trees import Params, clone
@@ -135,7 +136,7 @@ class _PathClaim(Claim):
     def _draw_start(self, chain: int = 0) -> Params:
         """Return θ_0 of one chain."""
         streams = Streams(Streams(self.seed).key("certificate start"))
-        inputs = RunInputs(self.problem, Langevin(1.0, 1.0), streams, stochastic=False, initial=self.initial)
+        inputs = RunInputs(self.problem, Langevin(1.0, 1.0), streams, Forwards(stochastic=False), self.initial)
         return inputs.draw(0, chain)
 
     def paths(self) -> Paths:

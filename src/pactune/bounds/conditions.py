@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from pactune.errors import DataError
 from pactune.problem import Problem
 from pactune.problem.provenance import DataMark, Provenance
-from pactune.rounds.inputs import consumes_randomness
+from pactune.rounds.forwards import try_forwards
 
 __all__ = ["drift_conditions", "overlap", "prepared", "repeats", "unknown", "unstated"]
 
@@ -72,6 +72,6 @@ def drift_conditions(problem: Problem) -> list[str]:
         return [f"drift as a function of θ: {', '.join(norms)} keeps running statistics; use LayerNorm or GroupNorm"]
     if problem.has_prox:
         return ["drift as a function of θ: a penalty acts by a proximal step, which Langevin dynamics has not"]
-    if consumes_randomness(problem):
+    if try_forwards(problem).stochastic:
         return ["drift as a function of θ: the training forward draws random numbers (dropout)"]
     return []

@@ -15,11 +15,11 @@ from pactune.hypergradient.records import EstimatorInputs, InnerState, StepData
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source
 from pactune.problem.statistics import fresh_statistics
-from pactune.rounds.replay import check_replay
+from pactune.rounds.forwards import Forwards
 from pactune.streams import Streams, forked_rng, seed_forward
 from pactune.trees import Params, clone
 
-__all__ = ["Initial", "RunInputs", "check_reset", "consumes_randomness"]
+__all__ = ["Initial", "RunInputs", "check_reset"]
 
 Initial = Callable[[torch.Generator], Params]
 
@@ -35,7 +35,7 @@ class RunInputs:
         problem: the data.
         dynamics: decides if noise is drawn.
         streams: the seed.
-        stochastic: True if forwards draw random numbers.
+        forwards: what the forwards of a step do.
         initial: P_0 as a function of a generator; None calls `reset_parameters` of the model's modules.
         reader: the name of the run's reading position in sources that can only be read in order.
         compares: True if steps measure Δ_t. If not, no step reads validation rows: all get those of the first step.
@@ -44,7 +44,7 @@ class RunInputs:
     problem: Problem
     dynamics: Dynamics
     streams: Streams
-    stochastic: bool
+    forwards: Forwards
     initial: Initial | None = None
     reader: str = ""
     compares: bool = True
@@ -69,7 +69,7 @@ class RunInputs:
 
         def fresh(i: int, count: int) -> tuple[Batch, int | None]:
             index = round_index * count + i
-            key = self.streams.key("fresh forward", chain, index) if self.stochastic else None
+            key = self.streams.key("fresh forward", chain, index) if self.forwards.stochastic else None
             return self.problem.train.batch(index, self.streams, "fresh", f"{self.reader} fresh"), key
 
         def generator(name: str) -> torch.Generator:
@@ -121,7 +121,7 @@ class RunInputs:
         }
 
     def _keys(self, step: int, chain: int) -> tuple[int, int] | None:
-        if not self.stochastic:
+        if not self.forwards.stochastic:
             return None
         return self.streams.key("train forward", chain, step), self.streams.key("valid forward", chain, step)
 
@@ -190,29 +190,3 @@ def _without_reset(model: nn.Module, names: set[str]) -> list[str]:
         if any((f"{name}.{own}" if name else own) in names for own, _ in module.named_parameters(recurse=False))
         and not callable(getattr(module, "reset_parameters", None))
     ]
-
-
-def consumes_randomness(problem: Problem) -> bool:
-    """Return True if a forward draws random numbers: run each risk once and compare the global generators.
-
-    The function restores the generators and the training flags.
-
-    Raises:
-        SettingError: a step gives another result when it is run again.
-    """
-    check_replay(problem)
-    device = problem.device
-    params, hyper = problem.parameters(), problem.hyperparameters()
-    train, valid = problem.train.first(), problem.valid.first()
-    with forked_rng(device), problem.training_mode(), torch.no_grad():
-        seed_forward(device, 0)
-        before = [generator.get_state() for generator in _generators(device)]
-        problem.train_risk(params, hyper, clone(problem.buffers()), train)
-        problem.valid_risk(params, hyper, clone(problem.buffers()), valid)
-        after = [generator.get_state() for generator in _generators(device)]
-    return any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-def _generators(device: torch.device) -> list[torch.Generator]:
-    extra = [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
-    return [torch.default_generator, *extra]

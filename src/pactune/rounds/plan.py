@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -47,6 +48,7 @@ class RoundPlan:
         derivatives: False computes no λ-derivative.
         path_stride: Δ_t is measured at every `path_stride`-th step, and the sum is rescaled.
         online: True if λ moves inside the round.
+        work: of a step of one chain, in floating-point operations of its forwards; infinite if it is unknown.
     """
 
     trajectory: Trajectory
@@ -57,6 +59,7 @@ class RoundPlan:
     derivatives: bool = True
     path_stride: int = 1
     online: bool = False
+    work: float = math.inf
 
     @property
     def sums_squares(self) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from pactune.search.samples import first_inputs, needs_pull, one_sample, spread_
 from pactune.search.scores import CandidateScores, RoundChoice
 from pactune.search.training import InnerLoop, RowReader, averaged, start_run
 from pactune.stacking.runner import Runner
+from pactune.threads import one_thread
 
 __all__ = ["tune"]
 
@@ -165,7 +165,11 @@ def tune(
         settings = {**result.settings, "learning_rate": found.learning_rate}
         return replace(result, comparison=found.comparison.rows, settings=settings)
 
-    with one_thread(problem), deferred_interrupts(), progress_for(progress, total=ROUNDS + 2 * OUTER_STEPS) as shown:
+    with (
+        one_thread(takes_one_thread(problem)),
+        deferred_interrupts(),
+        progress_for(progress, total=ROUNDS + 2 * OUTER_STEPS) as shown,
+    ):
         try:
             result = searched(shown)
         except KeyboardInterrupt:
@@ -330,20 +334,13 @@ def _default_steps(problem: Problem) -> int:
     return LARGE_STEPS if trains_long(problem) else STEPS
 
 
-@contextmanager
-def one_thread(problem: Problem) -> Iterator[None]:
-    """Let the CPU compute with one thread, unless a large model trains on it.
+def takes_one_thread(problem: Problem) -> bool:
+    """Return True unless a large model trains on the CPU.
 
     The tensors of a small model are too short for several threads, which would only wait for each other. A model on
     another device leaves short tensors to the CPU as well: the predictions of a few rows.
     """
-    before = torch.get_num_threads()
-    if (problem.device.type != "cpu" or is_small(problem)) and before > 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return problem.device.type != "cpu" or is_small(problem)
 
 
 def _interrupted(problem: Problem, before: Mapping[str, Any]) -> Result:

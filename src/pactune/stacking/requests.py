@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ class EvaluationRequest(NamedTuple):
         params: θ.
         buffers: the buffers of the model.
         hyper: λ.
+        work: the floating-point operations of the forwards; infinite if they are unknown.
     """
 
     problem: Problem
@@ -30,6 +32,7 @@ class EvaluationRequest(NamedTuple):
     params: Params
     buffers: Params
     hyper: Params
+    work: float = math.inf
 
 
 class ValueRequest(NamedTuple):

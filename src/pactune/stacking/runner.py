@@ -23,6 +23,7 @@ from pactune.stacking.shared_data import split_by_data
 from pactune.stacking.stack import Stack
 from pactune.stacking.stacked import StackedModels
 from pactune.stacking.structure import problem_of, same_structure, stack_refusal
+from pactune.threads import SHORT, one_thread
 from pactune.trees import norm, norms
 
 __all__ = ["Runner"]
@@ -76,7 +77,7 @@ class Runner:
     """Answers the requests of one run or of a whole grid with one engine.
 
     Attributes:
-        engine: executes the inner steps.
+        engine: executes the inner steps. Steps that are short run in one thread of the CPU.
     """
 
     engine: Engine = field(default_factory=Eager)
@@ -84,13 +85,16 @@ class Runner:
     _groupings: dict[tuple[int | None, ...], _Grouping] = field(default_factory=dict, init=False)
     _stacked_with: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
     _evaluates_stacked: bool = field(default=True, init=False)
+    _short: bool = field(default=False, init=False)
 
     def run(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
         """Run one round of every request. Problems that the engine has marked as unrecordable run step by step."""
         unrecordable = set(self.engine.unrecordable)
         recorded = [request for request in requests if request.plan.trajectory.problem not in unrecordable]
-        found = dict(zip(map(id, recorded), self._run_recorded(recorded), strict=True)) if recorded else {}
-        return [found[id(request)] if id(request) in found else run_round(request) for request in requests]
+        self._short = sum(request.plan.work * len(request.states) for request in requests) <= SHORT
+        with one_thread(self._short):
+            found = dict(zip(map(id, recorded), self._run_recorded(recorded), strict=True)) if recorded else {}
+            return [found[id(request)] if id(request) in found else run_round(request) for request in requests]
 
     def _run_recorded(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
         """Run requests whose steps the engine may record: stacked groups and single requests, side by side."""
@@ -120,16 +124,19 @@ class Runner:
 
     def values(self, requests: Sequence[ValueRequest]) -> list[RoundValue]:
         """Return the value of every round. Rounds that were stacked are read together."""
-        return _in_places(self._stacked_groups(requests), lambda own: values_of([requests[i] for i in own]))
+        with one_thread(self._short):
+            return _in_places(self._stacked_groups(requests), lambda own: values_of([requests[i] for i in own]))
 
     def take_outer_steps(self, requests: Sequence[OuterStepRequest]) -> list[None]:
         """Let every λ take its outer step."""
-        take_outer_steps(requests)
+        with one_thread(self._short):
+            take_outer_steps(requests)
         return [None] * len(requests)
 
     def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Row]:
         """Return the columns of every evaluation. Models whose rounds are stacked are evaluated stacked."""
-        return _in_places(self._stacked_groups(requests), lambda own: self._evaluate([requests[i] for i in own]))
+        with one_thread(sum(request.work for request in requests) <= SHORT):
+            return _in_places(self._stacked_groups(requests), lambda own: self._evaluate([requests[i] for i in own]))
 
     def _evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Row]:
         names = list(requests[0].sources)

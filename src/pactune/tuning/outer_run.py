@@ -20,7 +20,8 @@ from pactune.problem import Problem
 from pactune.problem.seen_data import SEEN_DATA
 from pactune.results.result import ObjectiveValue
 from pactune.rounds.chain_states import ChainStates
-from pactune.rounds.inputs import RunInputs, consumes_randomness
+from pactune.rounds.forwards import try_forwards
+from pactune.rounds.inputs import RunInputs
 from pactune.rounds.online import OptimizerStep
 from pactune.rounds.plan import RoundOutcome, RoundPlan, mean_outcome
 from pactune.rounds.run_states import RunStates
@@ -109,11 +110,9 @@ class OuterRun:
         problem.load_tasks(0, Streams(settings.seed))
         if ChangeDetector().run(problem.try_losses, [problem]):
             self._mark_unrecordable()
-        stochastic = consumes_randomness(problem)
+        forwards = try_forwards(problem)
         compares = settings.objective.has_path
-        return RunInputs(
-            problem, settings.inner, Streams(settings.seed), stochastic, settings.initial, compares=compares
-        )
+        return RunInputs(problem, settings.inner, Streams(settings.seed), forwards, settings.initial, compares=compares)
 
     @cached_property
     def chains(self) -> RunStates:
@@ -136,7 +135,7 @@ class OuterRun:
             self.problem,
             settings.inner,
             objective,
-            self.inputs.stochastic,
+            self.inputs.forwards.stochastic,
             objective.default_hyper(self.start_hyper) if objective.compares_default else None,
             ranks=self.ranks,
         )
@@ -148,6 +147,7 @@ class OuterRun:
             settings.path_estimator,
             path_stride=settings.path_stride if objective.has_path else 1,
             online=settings.online,
+            work=self.inputs.forwards.work_of_step,
         )
 
     @cached_property
@@ -175,7 +175,7 @@ class OuterRun:
                 f"{', '.join(unseen)}; only the validation risk tunes them"
             )
         for problem in self._problems:
-            check_shards(problem, self.ranks.shards, stochastic=self.inputs.stochastic)
+            check_shards(problem, self.ranks.shards, stochastic=self.inputs.forwards.stochastic)
         self._check_ranks(**said)
 
     def _check_ranks(self, **said: Any) -> None:

@@ -141,8 +141,8 @@ def evaluations(chains: RunStates, hyper: Params, test: Source | None) -> Reques
             sources["valid"] = part.valid
         if test is not None and one is chosen:
             sources["test"] = test
-        state = one.lead or one
-        requests.append(EvaluationRequest(part, sources, state.params, state.buffers, hyper))
+        state, work = one.lead or one, one.inputs.forwards.work_on(sources.values())
+        requests.append(EvaluationRequest(part, sources, state.params, state.buffers, hyper, work))
     found: list[Row] = yield requests
     if len(found) == 1:
         return found[0]
