@@ -141,6 +141,7 @@ def test_wrong_settings_are_refused(inner: Any, beta: float, words: str) -> None
         pt.Averaged(inner, beta)
 
 
+@pytest.mark.slow
 def test_a_model_that_trains_long_is_an_average(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_door, "trains_long", lambda problem: True)
     monkeypatch.setattr(front_door, "candidates", lambda *_, **__: [Scalars(0.0), Scalars(0.1)])

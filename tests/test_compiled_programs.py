@@ -71,6 +71,7 @@ def test_other_shapes_and_strides_are_compiled_apart(compiled: list[object]) -> 
     assert len(compiled) == 3
 
 
+@pytest.mark.slow
 def test_a_compiled_program_is_found_on_disk(tmp_path: Path) -> None:
     """A second process finds the kernels of the first one."""
     code = """

@@ -292,11 +292,13 @@ def partly_blind(row: Row) -> bool:
     return row.way == "decay and rates" and reach(row.estimator) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in table() if not (blind(row) or partly_blind(row))], ids=label)
 def test_the_gradient_over_folds_is_the_mean_over_separate_problems(row: Row) -> None:
     check_folds(row, "eager")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("way", STACKED)
 def test_stacked_folds_have_the_gradient_of_separate_problems(way: str, estimator: str) -> None:

@@ -36,6 +36,7 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_core_tunes_without_extras(without: Any) -> None:
     assert without.returncode == 0, without.stderr
     assert "outer step 1/1: objective" in without.stderr, "a terminal without rich shows plain lines"

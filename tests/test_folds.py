@@ -140,6 +140,7 @@ def test_data_sets_and_loaders_have_folds_too() -> None:
 # What runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [None, 6])
 @pytest.mark.parametrize("settings", [{}, {"chains": 2}, {"restart": True}, {"inner": pt.Adam(0.05)}])
 def test_engines_agree_on_folds_of_unequal_size(settings: dict[str, Any], batch_size: int | None) -> None:
@@ -241,6 +242,7 @@ def test_the_best_step_by_the_objective_keeps_all_fold_models() -> None:
         assert torch.equal(model.weight, weight)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_check_covers_implicit_gradients_over_folds() -> None:
     estimator = pt.Implicit(pt.ConjugateGradient(50))
     check = pt.check_hypergradient(tuner_on(hypergradient=estimator, inner_steps=60), directions=2)

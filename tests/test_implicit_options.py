@@ -148,6 +148,7 @@ def test_a_warm_start_takes_fewer_products() -> None:
         assert history[1]["implicit_residual"] < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [pt.Identity(0.2), pt.Neumann(2, 0.2)], ids=str)
 def test_a_short_solver_converges_over_the_outer_steps(solver: Any) -> None:
     data = {"train": rows(0), "valid": rows(1)}

@@ -86,12 +86,14 @@ def test_a_large_problem_stores_its_steps(monkeypatch: pytest.MonkeyPatch) -> No
     run(HYPERS["closed penalty"], None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["penalty by autograd", "initialization"])
 def test_recorded_rounds_are_the_eager_ones_bit_for_bit(kind: str) -> None:
     for a, b in zip(run(HYPERS[kind], None, engine="traced", rounds=3), run(HYPERS[kind], None, rounds=3), strict=True):
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_stacked_tasks_have_the_numbers_of_the_stored_steps() -> None:
     tasks = [(sample(i), sample(i + 10)) for i in range(3)]
     wanted = run(pt.Initialization, 1, tasks=tasks)

@@ -118,6 +118,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", KNOWN)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_recorded_online_run_is_the_eager_one_bit_for_bit(
@@ -180,6 +181,7 @@ def grid(optim: Any, engine: Any, cells: Any = CELLS) -> tuple[Any, list[Any]]:
     return result.history.select_dtypes("number").drop(columns="seconds"), states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", KNOWN)
 def test_stacked_online_runs_are_recorded_and_give_those_of_single_ones(optimizer: str) -> None:
     engine = Traced(steps=2)

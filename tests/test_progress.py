@@ -80,6 +80,7 @@ def test_the_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, clock: list[flo
     assert task.description == "about 6 s left, risk 1"
 
 
+@pytest.mark.slow
 def test_tune_counts_its_stages_to_the_end(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("pactune.results.callbacks.LINE_SECONDS", 0.0)
     generator = torch.Generator().manual_seed(0)

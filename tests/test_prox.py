@@ -153,6 +153,7 @@ def test_every_dynamics_stops_at_the_minimum_with_its_zeros(name: str, inner: st
     np.testing.assert_array_equal(found == 0, wanted == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [pt.ConjugateGradient(40), pt.Neumann(5), pt.Identity()], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_check_stays_on_one_support(name: str, solver: Any) -> None:

@@ -132,6 +132,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_stacked_networks_give_the_runs_of_single_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = {"zeta": [0.0, 0.1], "draw": [0, 1]}

@@ -96,6 +96,7 @@ def measured(case: dict[str, Any], engine: Any) -> list[Tensor]:
     return [torch.tensor(value.regularizer), *(p.grad for p in made.problem.hyper.parameters() if p.grad is not None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_sum_of_squares_gives_the_sum_of_the_summands(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuner(**CASES[case]).outer_run.plan(0.3).sums_squares

@@ -95,6 +95,7 @@ def gradient_of(tuner: pt.Tuner) -> tuple[float, Params]:
 # The gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", "traced"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("hyper", HYPERS)
@@ -117,6 +118,7 @@ def test_the_check_covers_drawn_tasks(hyper: str) -> None:
     assert check.passed, check
 
 
+@pytest.mark.slow
 def test_implicit_differentiation_covers_tasks() -> None:
     """iMAML: at the minimum of risk + proximal term the implicit gradient is the exact one."""
     settings = {

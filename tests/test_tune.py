@@ -471,6 +471,7 @@ def chosen_for(fold: int, data: tuple[Tensor, Tensor], **changes: Any) -> tuple[
 PAIRS = [(sorted({*range(ROWS)} - {*range(k, ROWS, 5)}), list(range(k, ROWS, 5))) for k in range(5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fold", [0, 2, 4])
 @pytest.mark.parametrize("part", ["targets", "inputs"])
 def test_what_is_chosen_for_a_fold_does_not_depend_on_its_rows(part: str, fold: int) -> None:
