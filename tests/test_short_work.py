@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import pactune as pt
 from pactune.rounds.forwards import try_forwards
-from pactune.threads import one_thread
+from pactune.threads import SHORT, one_thread
 
 THREADS = 2
 
@@ -43,9 +43,11 @@ def data(inputs: int, rows: int) -> tuple[Tensor, Tensor]:
     return torch.randn(rows, inputs, generator=generator), torch.randint(0, 3, (rows,), generator=generator)
 
 
-def tuner(model: nn.Module, inputs: int = 8, loss: Callable[..., Tensor] = cross_entropy) -> pt.Tuner:
+def tuner(
+    model: nn.Module, inputs: int = 8, loss: Callable[..., Tensor] = cross_entropy, valid_rows: int = 30
+) -> pt.Tuner:
     hyper = pt.WeightDecay(model)
-    problem = pt.Problem(model, hyper, train=data(inputs, 20), valid=data(inputs, 30), loss=loss)
+    problem = pt.Problem(model, hyper, train=data(inputs, 20), valid=data(inputs, valid_rows), loss=loss)
     outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
     return pt.Tuner(problem, inner=pt.SGD(0.01), inner_steps=2, outer=outer, objective=pt.PACBayes(0.1), engine="eager")
 
@@ -61,13 +63,17 @@ def test_the_steps_of_a_small_model_use_one_thread(inputs: int, outputs: int, ex
     assert torch.get_num_threads() == THREADS
 
 
-def test_the_hypergradient_of_a_small_model_uses_one_thread() -> None:
-    model = Counted()
-    made = tuner(model)
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "expected"), [(8, 3, 1), pytest.param(4000, 100, THREADS, id="many parameters, few rows")]
+)
+def test_the_hypergradient_of_a_small_model_uses_one_thread(inputs: int, outputs: int, expected: int) -> None:
+    model = Counted(inputs, outputs)
+    made = tuner(model, inputs, valid_rows=1)
+    assert try_forwards(made.problem).operations < SHORT
     made.hypergradient()
     probes = len(model.seen)
     made.hypergradient()
-    assert {count for _, count in model.seen[probes:]} == {1}
+    assert {count for _, count in model.seen[probes:]} == {expected}
     assert torch.get_num_threads() == THREADS
 
 

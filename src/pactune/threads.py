@@ -13,7 +13,7 @@ import torch
 
 __all__ = ["SHORT", "one_thread"]
 
-SHORT = 3e7  # floating-point operations of the forwards of a step, up to which a second thread gains a third at most
+SHORT = 3e7  # floating-point operations, up to which a second thread gains little (benchmarks/threads.py)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pactune.trees import clone
 
 __all__ = ["Forwards", "try_forwards"]
 
-PASSES = 500  # operations of a product that take as long as all passes of a step over one element of θ
+PASSES = 100  # operations of the forwards of a step that cost as much as its passes over one element of θ
 
 
 class Forwards(NamedTuple):
@@ -56,12 +56,13 @@ def try_forwards(problem: Problem) -> Forwards:
         SettingError: a step gives another result when it is run again.
     """
     check_replay(problem)
-    device, train, valid = problem.device, problem.train.first(), problem.valid.first()
-    rows, parameters = train.rows + valid.rows, sum(value.numel() for value in problem.parameters().values())
+    device, params, hyper = problem.device, problem.parameters(), problem.hyperparameters()
+    train, valid = problem.train.first(), problem.valid.first()
+    rows, parameters = train.rows + valid.rows, sum(value.numel() for value in params.values())
 
     def run() -> None:
-        for risk, batch in ((problem.train_risk, train), (problem.valid_risk, valid)):
-            risk(problem.parameters(), problem.hyperparameters(), clone(problem.buffers()), batch)
+        problem.train_risk(params, hyper, clone(problem.buffers()), train)
+        problem.valid_risk(params, hyper, clone(problem.buffers()), valid)
 
     with forked_rng(device), problem.training_mode(), torch.no_grad():
         seed_forward(device, 0)

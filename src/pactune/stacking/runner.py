@@ -85,14 +85,13 @@ class Runner:
     _groupings: dict[tuple[int | None, ...], _Grouping] = field(default_factory=dict, init=False)
     _stacked_with: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
     _evaluates_stacked: bool = field(default=True, init=False)
-    _short: bool = field(default=False, init=False)
 
     def run(self, requests: Sequence[RoundRequest]) -> list[RoundOutcome]:
         """Run one round of every request. Problems that the engine has marked as unrecordable run step by step."""
         unrecordable = set(self.engine.unrecordable)
         recorded = [request for request in requests if request.plan.trajectory.problem not in unrecordable]
-        self._short = sum(request.plan.work * len(request.states) for request in requests) <= SHORT
-        with one_thread(self._short):
+        work = sum(request.plan.work * len(request.states) for request in requests)
+        with one_thread(work <= SHORT):
             found = dict(zip(map(id, recorded), self._run_recorded(recorded), strict=True)) if recorded else {}
             return [found[id(request)] if id(request) in found else run_round(request) for request in requests]
 
@@ -124,13 +123,11 @@ class Runner:
 
     def values(self, requests: Sequence[ValueRequest]) -> list[RoundValue]:
         """Return the value of every round. Rounds that were stacked are read together."""
-        with one_thread(self._short):
-            return _in_places(self._stacked_groups(requests), lambda own: values_of([requests[i] for i in own]))
+        return _in_places(self._stacked_groups(requests), lambda own: values_of([requests[i] for i in own]))
 
     def take_outer_steps(self, requests: Sequence[OuterStepRequest]) -> list[None]:
         """Let every λ take its outer step."""
-        with one_thread(self._short):
-            take_outer_steps(requests)
+        take_outer_steps(requests)
         return [None] * len(requests)
 
     def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Row]:
