@@ -7,6 +7,8 @@ import statistics
 from typing import Any
 
 from claims.text import n, read
+from pactune.rounds.forwards import PASSES
+from pactune.threads import SHORT
 
 __all__ = ["ALLOWED", "claims"]
 
@@ -63,6 +65,7 @@ def claims() -> list[str]:
         *_options(),
         *_check(),
         *_steps(),
+        *_threads(),
         *_stride_and_grid(),
         *_gpu(),
         *_mlp(),
@@ -136,6 +139,23 @@ def _mlp() -> list[str]:
     found = read("benchmarks/results/steps.json")["mlp"]["÷ plain"]
     zero, drift, eq5 = (_quartiles(found[f"{name}, traced"]) for name in ("ζ = 0", "HyperDrift", "Eq. 5"))
     return [f"an inner step takes {zero} plain ones at ζ = 0, {drift} with `HyperDrift` and {eq5} with Eq. 5"]
+
+
+def _threads() -> list[str]:
+    found = read("benchmarks/results/threads.json")
+    assert (found["short"], found["machine"]["threads"]) == (SHORT, 2)
+
+    def between(load: str, form: str, *, short: bool) -> str:
+        own = [case[load]["median"] for case in found["cases"] if (case["work"] <= SHORT) == short]
+        return f"{n(min(own), form)} to {n(max(own), form)} times"
+
+    most = n(SHORT, ".0e").replace("+0", "")
+    return [
+        f"the operations of its forwards and {n(PASSES, 'd')} per parameter, {most} at most",
+        f"such a step takes {between('idle', '.2f', short=True)} as long in two threads as in one on an idle machine, "
+        f"and {between('busy', '.1f', short=True)} as long beside a busy process. Steps of more work take "
+        f"{between('idle', '.2f', short=False)} as long, and {between('busy', '.1f', short=False)} beside the busy",
+    ]
 
 
 def _stride_and_grid() -> list[str]:
