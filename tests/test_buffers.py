@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -142,3 +143,38 @@ def test_measuring_leaves_the_state_alone(build: Any, make: Any) -> None:
     seen = plan.trajectory.observe(state, tuner.problem.hyperparameters(), data, by_hyper=True, by_params=True)
     assert all(torch.equal(value, before[name]) for name, value in state.buffers.items())
     assert not all(torch.equal(value, before[name]) for name, value in seen.buffers.items())
+
+
+class Normed(nn.Module):
+    """Adds the mean of a buffer, which it writes into, or assigns anew, in training mode."""
+
+    def __init__(self, mean: torch.Tensor, *, assigns: bool = False) -> None:
+        super().__init__()
+        self.linear, self.assigns = nn.Linear(4, 4), assigns
+        self.register_buffer("mean", mean)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.linear(x)
+        if self.training:
+            moved = 0.9 * self.mean + 0.1 * out.detach().mean(0)
+            self.mean = moved if self.assigns else self.mean.copy_(moved)
+        return out - self.mean
+
+
+def test_a_buffer_of_two_modules_stays_one_tensor(make: Any, classes: Any) -> None:
+    torch.manual_seed(0)
+    mean = torch.zeros(4)
+    model = nn.Sequential(Normed(mean), nn.Tanh(), Normed(mean), nn.Linear(4, 3))
+    twin = copy.deepcopy(model)
+    make(model, pt.WeightDecay(model, init=0.0), outer_lr=0.0).fit(3, progress=False)
+    plain_loop(twin, *classes(12, 1), steps=12)
+    assert model[0].mean is model[2].mean
+    for name, value in twin.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_buffer_of_two_modules_may_not_be_assigned_in_one(make: Any) -> None:
+    mean = torch.zeros(4)
+    model = nn.Sequential(Normed(mean), Normed(mean, assigns=True), nn.Linear(4, 3))
+    with pytest.raises(pt.SettingError, match=r"buffers 0\.mean, 1\.mean.*`copy_`"):
+        make(model).fit(1, progress=False)

@@ -210,6 +210,29 @@ class OneTensorClosed(OneTensor):
         return {self.name: self.value * vector[self.name]}
 
 
+class Constant(pt.LearningRates):
+    """Learning rates with a penalty that does not depend on the parameters of the model."""
+
+    def penalty(self, params: Params) -> Tensor:
+        return torch.ones(())
+
+
+def test_a_penalty_that_is_constant_has_no_gradient(make: Any) -> None:
+    model = network()
+    problem = make(model, Constant(model), hypergradient=pt.Truncated(2)).problem
+    found = problem.penalty_gradient(problem.parameters(), problem.hyperparameters())
+    assert all(torch.equal(value, torch.zeros_like(value)) for value in found.values())
+    tuner = make(model, Constant(model), hypergradient=pt.Truncated(2), objective=pt.ValidationRisk())
+    assert pt.check_hypergradient(tuner, directions=1).passed
+
+
+def test_a_hyperparameter_of_a_constant_penalty_is_named(make: Any) -> None:
+    hyper = OneTensor("0.weight", 0.3)
+    hyper.penalty = lambda params: torch.ones(())  # type: ignore[method-assign]
+    with pytest.raises(pt.GradientError, match="`value` enters neither a loss, a penalty"):
+        make(network(), hyper).fit(1, progress=False)
+
+
 @pytest.mark.parametrize("kind", [OneTensor, OneTensorClosed])
 def test_penalties_of_different_tensors_all_count(kind: Any, classes: Any) -> None:
     model, data = network(), classes(12, 1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import pactune as pt
 from pactune.monitor.penalties import as_decay, as_penalty
+from pactune.trees import Params
 
 
 def params() -> dict[str, torch.Tensor]:
@@ -58,3 +59,18 @@ def test_decay_by_name_leaves_the_others_alone() -> None:
 def test_no_decay_adds_nothing() -> None:
     assert as_decay(0.0, nn.Linear(2, 1)) == []
     assert len(as_decay(0.1, nn.Linear(2, 1))) == 1
+
+
+class Cubic(pt.WeightDecay):
+    """Its penalty is not the one that `WeightDecay` differentiates in closed form."""
+
+    def penalty(self, params: Params) -> Tensor:
+        return torch.stack([(decay * params[name] ** 3).sum() for name, decay in self.decays(params).items()]).sum()
+
+
+def test_a_subclass_of_a_decay_has_the_gradient_of_its_own_penalty() -> None:
+    model = nn.Linear(2, 1).double()
+    (gradient,) = as_penalty(Cubic(model, init=0.5))
+    params = {name: value.detach() for name, value in model.named_parameters()}
+    for name, value in gradient(params).items():
+        torch.testing.assert_close(value, 1.5 * params[name] ** 2)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pactune.errors import SettingError
 from pactune.monitor.checks import check_decay
 from pactune.monitor.gradients import precise
-from pactune.problem.hooks import holders
+from pactune.problem.hooks import closed_form, holders
 from pactune.trees import Params, split
 
 __all__ = ["PenaltyGradient", "as_decay", "as_penalty"]
@@ -27,15 +27,17 @@ def as_penalty(penalty: object) -> list[PenaltyGradient]:
         found = holders(penalty, "penalty")
         if not found:
             raise SettingError(f"`penalty` must have a method `penalty(params)`, {type(penalty).__name__} has none")
-        return [_closed_form(m) if hasattr(m, "penalty_gradient") else _differentiated(m.penalty) for m in found]
+        stated = [closed_form(module, "penalty_gradient") for module in found]
+        pairs = zip(found, stated, strict=True)
+        return [_differentiated(module.penalty) if form is None else _checked(form) for module, form in pairs]
     if not callable(penalty):
         raise SettingError(f"`penalty` must be a module or a function of the parameters, got {penalty!r}")
     return [_differentiated(penalty)]
 
 
-def _closed_form(module: Any) -> PenaltyGradient:
+def _checked(closed: Callable[[Params], Params]) -> PenaltyGradient:
     def gradient(params: Params) -> Params:
-        found: Params = module.penalty_gradient(params)
+        found = closed(params)
         if not found.keys() & params.keys():
             raise SettingError("`penalty` knows none of the model's parameters; make it from the same model")
         wrong = [name for name, value in found.items() if name in params and value.shape != params[name].shape]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from pactune.checks import shown
 from pactune.errors import PactuneError, SettingError
 from pactune.trees import Params, map_tree
 
-__all__ = ["Hooks", "StepSizes", "holders", "weigher_of"]
+__all__ = ["Hooks", "StepSizes", "closed_form", "holders", "weigher_of"]
 
+DERIVED = {"penalty_vjp", "penalty_product", "envelope_gradient"}  # no other closed form depends on these
 StepSizes = Mapping[str, float | Tensor]  # by parameter name; a tensor is broadcastable to the parameter
 
 
@@ -36,6 +38,24 @@ def weigher_of(hyper: nn.Module) -> Any:
     return found[0] if found else None
 
 
+def closed_form(module: Any, name: str) -> Any:
+    """Return the attribute of a module that states a derivative in closed form; None if the module has none.
+
+    A subclass that overrides a method may change the penalty, and with it the derivatives. So it does not inherit the
+    closed forms of the class whose method it overrides: it defines them again, or autograd takes their place.
+    """
+    return getattr(module, name, None) if _is_valid(type(module), name) else None  # type: ignore[arg-type]
+
+
+@lru_cache
+def _is_valid(kind: type, name: str) -> bool:
+    """Return True if no class between `kind` and the one that defines `name` overrides a method of the latter."""
+    classes = kind.__mro__
+    place = next((i for i, one in enumerate(classes) if name in vars(one)), 0)
+    below = {method for one in classes[:place] for method, value in vars(one).items() if hasattr(value, "__get__")}
+    return not any(hasattr(classes[place], method) and not hasattr(nn.Module, method) for method in below - DERIVED)
+
+
 class Hooks:
     """The hooks of all modules inside a hyper module. They are functions of θ; the modules hold λ.
 
@@ -52,15 +72,18 @@ class Hooks:
         )
         paths = {module: path for path, module in hyper.named_modules()}
         self._prefixes = [f"{path}." if (path := paths[module]) else "" for module in self.penalties]
+        first: dict[int, str] = {}
+        every = hyper.named_parameters(remove_duplicate=False)
+        self._names = {name: first.setdefault(id(p), name) for name, p in every}  # λ has the first name of a shared one
 
     def penalties_have(self, *hooks: str) -> bool:
-        """True if every penalty module defines these methods."""
-        return all(callable(getattr(module, hook, None)) for module in self.penalties for hook in hooks)
+        """True if every penalty module has these closed forms."""
+        return all(callable(closed_form(module, hook)) for module in self.penalties for hook in hooks)
 
     @property
     def penalties_are_diagonal(self) -> bool:
         """True if every penalty module says that its penalty is ½ Σ h_i(λ) θ_i²."""
-        return all(getattr(module, "diagonal", None) is True for module in self.penalties)
+        return all(closed_form(module, "diagonal") is True for module in self.penalties)
 
     def penalty(self, params: Params) -> Tensor:
         """Return the sum of the penalties."""
@@ -93,12 +116,18 @@ class Hooks:
             _check_tree(module, "initial", found, params, "every parameter in its shape", shapes=True, whole=True)
 
     def penalty_vjp(self, params: Params, cotangent: Params) -> Params:
-        """Return the λ-derivative of ⟨∇penalty(θ), c⟩, by the names of λ; a λ without a penalty is left out."""
-        return {
-            prefix + name: value
-            for prefix, module in zip(self._prefixes, self.penalties, strict=True)
-            for name, value in module.penalty_vjp(params, cotangent).items()
-        }
+        """Return the λ-derivative of ⟨∇penalty(θ), c⟩, by the names of λ; a λ without a penalty is left out.
+
+        The parts of a λ that several names or modules share add up.
+        """
+        total: Params = {}
+        for prefix, module in zip(self._prefixes, self.penalties, strict=True):
+            for own, value in module.penalty_vjp(params, cotangent).items():
+                if prefix + own not in self._names:
+                    raise SettingError(f"`penalty_vjp` of {_kind(module)} returned {own!r}, which is none of its λ")
+                name = self._names[prefix + own]
+                total[name] = total[name] + value if name in total else value
+        return total
 
     def penalty_product(self, params: Params, vector: Params) -> Params:
         """Return ∇²penalty(θ) v."""
@@ -175,18 +204,20 @@ def _total(params: Params, parts: list[Params]) -> Params:
 
 def _envelope_gradient(module: Any, params: Params, sizes: StepSizes) -> Params:
     """Return the closed form if the module has one. The quotient has a rounding error of eps·θ/η."""
-    if hasattr(module, "envelope_gradient"):
-        return module.envelope_gradient(params, sizes)  # type: ignore[no-any-return]
+    if closed := closed_form(module, "envelope_gradient"):
+        return closed(params, sizes)  # type: ignore[no-any-return]
     return {name: (params[name] - moved) / sizes[name] for name, moved in module.prox(params, sizes).items()}
 
 
 def _penalty_gradient(module: Any, params: Params) -> Params:
     """Return the closed form if the module has one, else the derivative of its penalty; without a graph in no_grad."""
-    if hasattr(module, "penalty_gradient"):
-        return module.penalty_gradient(params)  # type: ignore[no-any-return]
+    if closed := closed_form(module, "penalty_gradient"):
+        return closed(params)  # type: ignore[no-any-return]
     graph = torch.is_grad_enabled()
     with torch.enable_grad():
         inputs = map_tree(lambda p: p if p.requires_grad else p.detach().requires_grad_(), params)
         value = module.penalty(inputs)
+        if not value.requires_grad:  # it depends on no parameter
+            return {}
         found = torch.autograd.grad(value, list(inputs.values()), create_graph=graph, allow_unused=True)
     return {name: g for name, g in zip(inputs, found, strict=True) if g is not None}

@@ -22,6 +22,9 @@ A module without hooks acts through the `train_loss` and `valid_loss` of `Proble
 several modules, put them into `nn.ModuleDict({"decay": WeightDecay(model), "rates": LearningRates(model)})`: penalties
 add up, proximal steps follow one another, learning-rate factors multiply, initial parameters pass from one module to
 the next.
+
+A subclass that overrides `penalty`, `penalty_gradient`, `prox` or a method that they call does not inherit the closed
+forms of its base class. It defines those that it needs again; autograd takes the place of the others.
 """
 
 from __future__ import annotations
@@ -163,6 +166,8 @@ class WeightDecay(PerParameter):
         0.3
     """
 
+    diagonal = True
+
     def __init__(
         self,
         model: nn.Module,
@@ -195,11 +200,6 @@ class WeightDecay(PerParameter):
         """Return λ by parameter name."""
         values = self._matched(params)
         return {name: softplus(value) for name, value in values.items()} if self.positive else values
-
-    @property
-    def diagonal(self) -> bool:
-        """True: the penalty's Hessian is diagonal and does not depend on θ, unless a subclass has another penalty."""
-        return all(getattr(type(self), hook) is getattr(WeightDecay, hook) for hook in ("penalty", "penalty_gradient"))
 
     def penalty(self, params: Params) -> Tensor:
         """Return ½ Σ λ θ²."""

@@ -105,7 +105,7 @@ def _compiled_parts(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any
 
 
 class ModuleTensors:
-    """The names of θ and λ, and the slots in which the modules hold them; tied parameters have several slots."""
+    """The names of θ and λ, and the slots in which the modules hold them; tied tensors have several slots."""
 
     def __init__(self, model: nn.Module, hyper: nn.Module) -> None:
         hyper_ids = {id(p): name for name, p in hyper.named_parameters() if p.requires_grad}
@@ -125,13 +125,27 @@ class ModuleTensors:
         for name, p in hyper.named_parameters(remove_duplicate=False):
             if id(p) in hyper_ids:
                 self.hyper.add(hyper_ids[id(p)], *owner(hyper, name))
-        for name, _ in model.named_buffers():
-            self.buffers.add(name, *owner(model, name))
+        names: dict[int, list[str]] = {}
+        for name, buffer in model.named_buffers(remove_duplicate=False):
+            names.setdefault(id(buffer), []).append(name)
+            self.buffers.add(names[id(buffer)][0], *owner(model, name))
+        shared = [every for every in names.values() if len(every) > 1]
+        self._shared_buffers = [[(name, *owner(model, name)) for name in every] for every in shared]
         parts = {id(part): part for module in (model, hyper) for part in module.modules()}.values()
         self._stores = [store for part in parts for store in (part._parameters, part._buffers) if store]
         self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
         for part in (*_compiled_parts(model), *_compiled_parts(hyper)):
             self.params.fix(*part)
+
+    def check_shared_buffers(self) -> None:
+        """Raise if a forward assigned another tensor in one of the places of a buffer that several modules share."""
+        for places in self._shared_buffers:
+            if len({id(getattr(module, attribute)) for _, module, attribute in places}) > 1:
+                raise SettingError(
+                    f"`model` has one tensor as the buffers {', '.join(name for name, *_ in places)}, and a forward "
+                    "assigned another tensor to one of them; write into the buffer by `copy_`, or register a tensor "
+                    "for each"
+                )
 
     def every(self) -> list[torch.Tensor]:
         """Return all parameters and buffers of both modules."""

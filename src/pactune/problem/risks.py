@@ -217,8 +217,13 @@ class ModelRisks(InnerProblem):
     ) -> Tensor:
         slots = self._tensors
         parts = [(slots.params, params), (slots.hyper, hyper), (slots.buffers, buffers)]
-        value = call_with(parts, lambda: closure(self.model, self.hyper, batch), collect=slots.buffers)
-        return as_risk(f"the {role} loss", value)
+
+        def loss() -> Tensor:
+            value = closure(self.model, self.hyper, batch)
+            slots.check_shared_buffers()
+            return value
+
+        return as_risk(f"the {role} loss", call_with(parts, loss, collect=slots.buffers))
 
     def _with_hyper(self, hyper: Params, function: Callable[[], T]) -> T:
         """Call a function while the hyper module holds `hyper`."""
