@@ -318,6 +318,15 @@ def test_theory_zeta() -> None:
     assert tuner_for(pt.UnequalSteps(valid_lr=0.1, zeta="theory"), inner=warm).zeta == 1.0
 
 
+def test_theory_zeta_needs_a_learning_rate_at_the_first_step() -> None:
+    rising = pt.SGD(lr=lambda step: 0.1 * step)
+    with pytest.raises(pt.SettingError, match=r"learning rate of the first step, which is 0.*pass a number"):
+        tuner_for(pt.PACBayes("theory"), inner=rising).hypergradient()
+    assert tuner_for(pt.UnequalSteps(valid_lr=0.1, zeta="theory"), inner=rising).zeta == 1.0
+    falling = pt.SGD(lr=lambda step: 0.3 / (1 + step))
+    assert tuner_for(pt.PACBayes("theory"), inner=falling).zeta == pytest.approx(math.sqrt(0.3 / 4))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("bound", [1e-30, 1.0, 300.0, 1e20, 1e200, math.inf])
 @pytest.mark.parametrize("size", [0.0, 1.0, 300.0])

@@ -105,7 +105,7 @@ def scale(alpha: float | Tensor, a: Params) -> Params:
     """Return αa; a vector α has one factor for each entry of the leading axis."""
     if isinstance(alpha, Tensor) and alpha.ndim:
         return {name: value * alpha.reshape(-1, *[1] * (value.ndim - 1)) for name, value in a.items()}
-    if _many(a):
+    if _many(a) and not (isinstance(alpha, Tensor) and alpha.requires_grad):  # `_foreach_mul` has no derivative by α
         return dict(zip(a, torch._foreach_mul(list(a.values()), alpha), strict=True))
     return {name: value * alpha for name, value in a.items()}
 

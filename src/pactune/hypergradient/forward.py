@@ -14,7 +14,9 @@ from pactune.errors import SettingError
 from pactune.hypergradient.base import ChainContext, ChainEstimator, Estimator
 from pactune.hypergradient.records import Adjoint, InnerState, Observation, StepRecord, ValueAndGradient
 from pactune.hypergradient.trajectory import Trajectory
+from pactune.nested import map_tensors, tensors_in
 from pactune.problem.data import Batch
+from pactune.problem.model_inputs import split_target
 from pactune.trees import Params, add, dot, zeros_like
 
 __all__ = ["ForwardMode"]
@@ -109,7 +111,7 @@ class _ForwardChainEstimator(ChainEstimator):
             params = _dual(state.params, tangent.params if tangent else zeros_like(state.params))
             slots: Slots = {s: _dual(v, tangent.slots.get(s) if tangent else None) for s, v in state.slots.items()}
             start = InnerState(params, slots, state.buffers, state.step)
-            data = record.data._replace(train=_with_dual_target(record.data.train))
+            data = record.data._replace(train=_with_dual_targets(record.data.train))
             after = self._trajectory.replay(start, _dual(record.hyper, direction), data)
             return Adjoint(_tangents(after.params), {slot: _tangents(values) for slot, values in after.slots.items()})
 
@@ -119,9 +121,9 @@ def _basis(hyper: Params) -> list[Params]:
     vectors = []
     for name, value in hyper.items():
         for i in range(value.numel()):
-            vector = zeros_like(hyper)
-            vector[name].view(-1)[i] = 1.0
-            vectors.append(vector)
+            flat = value.new_zeros(value.numel())
+            flat[i] = 1.0
+            vectors.append({**zeros_like(hyper), name: flat.view_as(value)})
     return vectors
 
 
@@ -132,15 +134,22 @@ def _dual(values: Params, tangents: Params | None) -> Params:
     return {name: forward_ad.make_dual(value, tangents[name]) for name, value in fresh.items()}  # type: ignore[no-untyped-call]
 
 
-def _with_dual_target(batch: Batch) -> Batch:
-    """Give the target a tangent of zeros. Without a tangent, `F.mse_loss` has no second derivative in forward mode."""
-    if not isinstance(batch.data, (tuple, list)) or len(batch.data) < 2:
-        return batch
-    *inputs, target = batch.data
-    if not isinstance(target, Tensor) or not target.is_floating_point():
-        return batch
-    dual = forward_ad.make_dual(target.detach(), torch.zeros_like(target))  # type: ignore[no-untyped-call]
-    return batch._replace(data=(*inputs, dual))
+def _with_dual_targets(batch: Batch) -> Batch:
+    """Give the targets a tangent of zeros. Without a tangent, `F.mse_loss` has no second derivative in forward mode.
+
+    A loss may take any part of a batch as its target. If the first input of the model is known, it gets no tangent: a
+    model may take the root of an input that is 0, and there the product of the tangent and the derivative is NaN.
+    """
+    parts = split_target(batch.data)
+    others = batch.data if parts is None else (parts.arguments[1:], parts.target)
+    chosen = {id(tensor) for tensor in tensors_in(others) if tensor.is_floating_point()}
+
+    def with_zeros(tensor: Tensor) -> Tensor:
+        if id(tensor) not in chosen:
+            return tensor
+        return forward_ad.make_dual(tensor.detach(), torch.zeros_like(tensor))  # type: ignore[no-untyped-call,no-any-return]
+
+    return batch._replace(data=map_tensors(batch.data, with_zeros))
 
 
 def _tangents(values: Params) -> Params:
