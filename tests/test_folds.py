@@ -97,6 +97,7 @@ def test_splitters_of_scikit_learn() -> None:
         ({"folds": [(0, 1)]}, "row numbers"),
         ({"folds": [([0, 1], [1, 2])]}, "train and validate"),
         ({"folds": [([0, 1], [99])]}, "row 99"),
+        ({"folds": [([0, 1], [3, -1])]}, "row -1"),
         ({"folds": [([0.5], [1.5])]}, "row numbers"),
         ({"folds": [([0, 1], [])]}, "0 validation rows"),
         ({"groups": [1, 2]}, "groups"),

@@ -194,7 +194,8 @@ def test_fit_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_weighted_loss_is_the_loss_of_repeated_rows() -> None:
+@pytest.mark.parametrize("given", [F.cross_entropy, nn.CrossEntropyLoss()], ids=["function", "module"])
+def test_weighted_loss_is_the_loss_of_repeated_rows(given: Any) -> None:
     from pactune.sklearn.targets import TargetForm, loss_for
 
     scores, labels = torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 2, 1, 2])
@@ -203,6 +204,6 @@ def test_weighted_loss_is_the_loss_of_repeated_rows() -> None:
     targets = form.write(labels.numpy(), weights, scores)
     repeated = torch.as_tensor(weights).long()
     wanted = F.cross_entropy(scores.repeat_interleave(repeated, 0), labels.repeat_interleave(repeated))
-    loss = loss_for(F.cross_entropy, form)
+    loss = loss_for(given, form)
     assert torch.allclose(loss(scores, targets), wanted)
     assert torch.allclose(loss(scores, targets, reduction="none").sum() / 7, wanted)

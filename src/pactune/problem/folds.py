@@ -115,8 +115,8 @@ def _row_numbers(part: Any, rows: int) -> Tensor:
     whole = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
     if numbers.ndim != 1 or (len(numbers) and not whole):
         raise SettingError(f"`folds` must hold vectors of row numbers, got {shown(part)}")
-    if len(numbers) and not (int(numbers.min()) >= 0 and int(numbers.max()) < rows):
-        raise DataError(f"`folds` names row {int(numbers.max())}, and `data` has {rows} rows, counted from 0")
+    if len(missing := numbers[(numbers < 0) | (numbers >= rows)]):
+        raise DataError(f"`folds` names row {int(missing[0])}, and `data` has {rows} rows, counted from 0")
     return numbers.long().sort().values
 
 

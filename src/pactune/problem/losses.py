@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,11 +52,12 @@ class Losses:
         _check(loss, train_loss, valid_loss)
         if metrics is not None and not callable(metrics):
             raise SettingError(f"`metrics` must be a function of the model and a batch, got {shown(metrics)}")
-        self._loss, self._train_loss, self._valid_loss = loss, train_loss, valid_loss
+        self._given, self._loss = loss, with_reduction(loss)
+        self._train_loss, self._valid_loss = train_loss, valid_loss
         self._metrics = metrics or (accuracy if loss is not None else None)
         self._weigher = weigher
-        self.knows_rows = knows_reduction(loss)
-        self.reduction = stated_reduction(loss)
+        self.knows_rows = knows_reduction(self._loss)
+        self.reduction = stated_reduction(self._loss)
 
     @property
     def general(self) -> bool:
@@ -74,7 +77,7 @@ class Losses:
     def arguments(self) -> dict[str, Any]:
         """Return the losses and metrics by the names of `Problem`'s arguments."""
         return {
-            "loss": self._loss,
+            "loss": self._given,
             "train_loss": self._train_loss,
             "valid_loss": self._valid_loss,
             "metrics": self._metrics,
@@ -142,7 +145,8 @@ class Losses:
     def _short(self, model: nn.Module, batch: Batch, **options: str) -> Tensor:
         assert self._loss is not None
         parts = inputs_and_target(batch.data)
-        return self._loss(parts.apply(model), parts.target, **options)
+        found: Tensor = self._loss(parts.apply(model), parts.target, **options)
+        return found
 
 
 def _loss_of_rows(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
@@ -155,6 +159,22 @@ def _loss_of_rows(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) 
         found: Tensor = torch.func.vmap(of_row)(outputs, target)
     except Exception:  # the user's code may look at numbers, or be no code of torch
         found = torch.stack([of_row(*row) for row in zip(outputs, target, strict=True)])
+    counts_nothing = found.isnan() & outputs.reshape(len(outputs), -1).isfinite().all(1)  # all its targets are ignored
+    return found.masked_fill(counts_nothing, 0.0)
+
+
+def with_reduction(loss: Any) -> Any:
+    """Return a loss module of torch as a function that has an argument `reduction`, as those of torch have."""
+    if type(loss).__module__ != nn.modules.loss.__name__ or not hasattr(loss, "reduction"):
+        return loss
+    return partial(_reduced, loss, reduction=loss.reduction)
+
+
+def _reduced(module: Any, output: Tensor, target: Tensor, *, reduction: str) -> Tensor:
+    if reduction != module.reduction:
+        module = copy.copy(module)
+        module.reduction = reduction
+    found: Tensor = module(output, target)
     return found
 
 

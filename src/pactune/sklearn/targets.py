@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pactune.checks import shown
 from pactune.errors import SettingError
-from pactune.problem.losses import knows_reduction
+from pactune.problem.losses import knows_reduction, with_reduction
 from pactune.search.metrics import scorer_named
 
 __all__ = ["TargetForm", "TargetMetric", "WeightedLoss", "loss_for"]
@@ -75,12 +75,15 @@ def loss_for(loss: Any, form: TargetForm) -> Callable[..., Tensor]:
     """
     if not callable(loss):
         raise SettingError(f"`loss` must be a function of predictions and targets, got {shown(loss)}")
-    if form.weighted and not knows_reduction(loss):
+    if not form.weighted:
+        return loss  # type: ignore[no-any-return]
+    by_rows = with_reduction(loss)
+    if not knows_reduction(by_rows):
         raise SettingError(
             "`loss` must have an argument `reduction`, as F.cross_entropy has, if fit gets `sample_weight`, "
             f"got {shown(loss)}"
         )
-    return WeightedLoss(loss, form) if form.weighted else loss
+    return WeightedLoss(by_rows, form)
 
 
 class WeightedLoss:
