@@ -61,6 +61,31 @@ def test_a_plain_run_and_no_run(result: pt.Result) -> None:
     assert "<table>" not in nothing._repr_html_()
 
 
+@pytest.mark.parametrize("name", ["plain training", "one decay"])
+def test_after_tune_a_run_with_fixed_hyperparameters_has_the_name_of_its_procedure(
+    result: pt.Result, name: str
+) -> None:
+    comparison = [{"model": other, "kept": other == name} for other in ("plain training", "one decay")]
+    rows = [{**row, "seconds": 0.3} for row in result.plain_rows]
+    fixed = replace(result, rows=[], plain_rows=rows, kept_run="plain", kept_step=2, comparison=comparison)
+    first, second, titles, *_ = fixed.summary().splitlines()
+    assert first == "completed after 3 outer steps in 0.3 s"
+    assert second == f"kept: step 2 of {name}"
+    assert titles.strip() == "kept (step 2)"
+    page = fixed._repr_html_()
+    assert f"kept: step 2 of {name}</p>" in page
+    assert "<tr><th></th><th>kept (step 2)</th></tr>" in page
+
+
+def test_after_tune_the_run_beside_the_tuned_one_is_not_called_plain_training(result: pt.Result) -> None:
+    comparison = [{"model": "plain training", "kept": False}, {"model": "the tuned model", "kept": True}]
+    tuned = replace(result, comparison=comparison, verdict="")
+    _, second, titles, *_ = tuned.summary().splitlines()
+    assert second == f"kept: step {result.kept_step} of the tuned model"
+    assert "λ fixed (step 3)" in titles
+    assert "plain training" not in titles + tuned._repr_html_()
+
+
 def test_best_is_the_kept_row(result: pt.Result) -> None:
     row = result.rows[result.kept_step - 1]
     assert result.best == {**row, "run": "tuned", "zeta": 1e-3}

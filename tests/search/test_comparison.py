@@ -12,6 +12,7 @@ from torch import Tensor
 from pactune.search.comparison import Judgement, Procedure, compare
 from pactune.search.metrics import Metric, as_metric
 from pactune.search.training import RowScores
+from tests.search.calls import ROWS, tune
 
 LOSS = Metric("loss", False, None)
 ACCURACY = Metric("accuracy", True, lambda found, wanted: float((found == wanted).double().mean()))
@@ -21,7 +22,8 @@ NAMES = ("plain training", "one decay", "the tuned model")
 def by_losses(*losses: Tensor) -> Judgement:
     """Compare procedures by their losses on one fold."""
     named = zip(NAMES, losses, strict=False)
-    return compare([Procedure(name, [[RowScores(one.double(), None)]], {}) for name, one in named], [None], LOSS)
+    procedures = [Procedure(name, [[RowScores(one.double(), None)]], {}) for name, one in named]
+    return compare(procedures, [torch.arange(len(losses[0]))], [None], LOSS)
 
 
 def by_hits(rows: int, *hits: int | range, losses: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Judgement:
@@ -30,7 +32,7 @@ def by_hits(rows: int, *hits: int | range, losses: tuple[float, ...] = (1.0, 1.0
     for name, count, loss in zip(NAMES, hits, losses, strict=False):
         right = torch.isin(torch.arange(rows), torch.tensor(range(count) if isinstance(count, int) else count)).long()
         procedures.append(Procedure(name, [[RowScores(torch.full((rows,), loss).double(), right)]], {}))
-    return compare(procedures, [torch.ones(rows, dtype=torch.long)], ACCURACY)
+    return compare(procedures, [torch.arange(rows)], [torch.ones(rows, dtype=torch.long)], ACCURACY)
 
 
 @pytest.mark.parametrize("rows", [2, 10, 100, 997])
@@ -75,6 +77,46 @@ def test_a_procedure_that_diverged_is_never_kept(bad: float) -> None:
     assert by_hits(40, 30, 30, losses=(1.0, bad)).kept == "plain training"
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_undefined_metric_leaves_the_choice_to_the_score(bad: float) -> None:
+    losses, rows = (1.0, 0.5, 0.8), torch.arange(40)
+    procedures = [
+        Procedure(name, [[RowScores(torch.full((40,), loss).double(), rows)]], {})
+        for name, loss in zip(NAMES, losses, strict=True)
+    ]
+    found = compare(procedures, [rows], [rows], Metric("my metric", True, lambda *_: bad))
+    assert (found.kept, found.verdict.pays) == ("one decay", None)
+    assert [row["kept"] for row in found.rows] == [False, True, False]
+    assert found.verdict.verdict == (
+        "the metric my metric is undefined on held-out rows; one decay is kept by its score, and it is unclear if "
+        "tuning pays"
+    )
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_procedure_without_a_metric_leaves_the_others_to_be_compared(place: int) -> None:
+    losses = [torch.linspace(start, start + 1, 40) for start in (3, 1, 2)]
+    losses[place] = torch.full((40,), math.nan)
+    found = by_losses(*losses)
+    assert found.kept == NAMES[2 if place == 1 else 1]
+    assert found.verdict.pays is (None if place == 0 else True)
+    assert f", undefined for {NAMES[place]}" in found.verdict.verdict
+    assert ("without a number for plain training" in found.verdict.verdict) == (place == 0)
+
+
+def test_a_loss_that_is_not_finite_leaves_another_metric_as_it_is() -> None:
+    found = by_hits(200, 120, 180, losses=(math.nan, 0.5))
+    assert (found.kept, found.verdict.pays) == ("one decay", True)
+    assert math.isnan(found.rows[0]["loss"])
+    assert "undefined" not in found.verdict.verdict
+
+
+def test_a_metric_of_nan_gets_no_verdict() -> None:
+    result = tune(metric=lambda predictions, targets: math.nan)
+    assert result.pays is None
+    assert "the metric lambda is undefined on held-out rows" in result.verdict
+
+
 def test_the_error_of_a_mean_is_the_standard_error() -> None:
     losses = torch.randn(500, generator=torch.Generator().manual_seed(0)) + 3
     row = by_losses(losses, losses + 0.5).rows[1]
@@ -83,6 +125,50 @@ def test_the_error_of_a_mean_is_the_standard_error() -> None:
     assert row["standard_error"] == pytest.approx(wanted, rel=0.21)
     assert row["gain"] == pytest.approx(0.5)
     assert row["gain_error"] == pytest.approx(0, abs=1e-7)  # the same rows are drawn for both
+
+
+@pytest.mark.parametrize("metric", [LOSS, ACCURACY], ids=["loss", "accuracy"])
+def test_rows_that_several_folds_hold_out_are_no_new_rows(metric: Metric) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = list(torch.randperm(60, generator=generator).reshape(3, 20))
+    losses = torch.rand(2, 60, generator=generator).double()
+    hits = torch.randint(2, (2, 60), generator=generator)
+
+    def table(times: int) -> list[dict[str, Any]]:
+        procedures = [
+            Procedure(name, [[RowScores(loss[fold], hit[fold])] for fold in rows * times], {})
+            for name, loss, hit in zip(NAMES, losses, hits, strict=False)
+        ]
+        return compare(procedures, rows * times, [torch.ones(20)] * 3 * times, metric).rows
+
+    for once, often in zip(table(1), table(5), strict=True):
+        assert often == pytest.approx(once, abs=1e-12)
+
+
+def test_equal_folds_twice_have_the_errors_of_folds_once() -> None:
+    rows = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    folds = [(torch.cat([rows[:start], rows[start + 10 :]]), rows[start : start + 10]) for start in (0, 10, 20)]
+    _, once, _ = tune(folds=folds).comparison
+    _, twice, _ = tune(folds=folds * 2).comparison
+    for name in ("standard_error", "gain_error"):
+        assert twice[name] == pytest.approx(once[name], rel=1e-6) != 0
+
+
+def test_a_row_that_more_folds_hold_out_counts_more() -> None:
+    """The losses are 0 and 1; the row with 1 is held out twice. A draw has it never, once or twice: 0, 2/3 or 1."""
+    judged = [[RowScores(torch.tensor([0.0, 1.0]).double(), None)], [RowScores(torch.tensor([1.0]).double(), None)]]
+    held = [torch.tensor([0, 1]), torch.tensor([1])]
+    row = compare([Procedure("plain training", judged, {})], held, [None, None], LOSS).rows[0]
+    assert row["loss"] == pytest.approx(2 / 3)
+    # the deviation of 0, 2/3, 2/3, 1 is 0.363; that of 100 resamples has a relative error of 0.07; three of them
+    assert row["standard_error"] == pytest.approx(0.363, rel=0.21)
+
+
+def test_the_numbers_of_rows_do_not_matter() -> None:
+    losses = torch.rand(40, generator=torch.Generator().manual_seed(2)).double()
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(3))[:40]
+    procedures = [Procedure(NAMES[0], [[RowScores(losses, None)]], {})]
+    assert compare(procedures, [order], [None], LOSS) == compare(procedures, [torch.arange(40)], [None], LOSS)
 
 
 def test_smaller_is_better_for_a_loss() -> None:
@@ -97,7 +183,8 @@ def test_the_models_of_a_fold_count_as_one_on_average() -> None:
     one, other = torch.tensor([1.0, 2.0]).double(), torch.tensor([3.0, 4.0]).double()
     last = torch.tensor([5.0]).double()
     judged = [[RowScores(one, None), RowScores(other, None)], [RowScores(last, None), RowScores(last, None)]]
-    found = compare([Procedure("plain training", judged, {"decay": 0.0})], [None, None], LOSS)
+    held = [torch.tensor([0, 2]), torch.tensor([1])]
+    found = compare([Procedure("plain training", judged, {"decay": 0.0})], held, [None, None], LOSS)
     assert found.rows[0]["loss"] == pytest.approx((8 / 3 + 12 / 3) / 2)
     assert found.rows[0]["decay"] == 0.0
 
@@ -109,7 +196,7 @@ def test_resampled_rows_may_lack_a_class(recwarn: pytest.WarningsRecorder) -> No
     for name in ("neg_log_loss", "roc_auc"):
         metric = as_metric(name, None, scores, targets)
         named = [Procedure(one, [[RowScores(torch.ones(30).double(), scores)]], {}) for one in NAMES]
-        row = compare(named, [targets], metric).rows[0]
+        row = compare(named, [torch.arange(30)], [targets], metric).rows[0]
         assert 0 < row["standard_error"] < 1
     assert not recwarn.list
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -95,11 +96,29 @@ def test_the_same_seed_has_the_same_rate() -> None:
 
 
 def test_a_risk_that_cannot_fall_is_refused() -> None:
-    model = nn.Linear(3, 1, dtype=torch.float64)
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
+    def wrong(predictions: Tensor, targets: Tensor) -> Tensor:
+        """The squared error with the gradient of its negative."""
+        risk = F.mse_loss(predictions, targets)
+        return 2 * risk.detach() - risk
+
     with pytest.raises(pt.SettingError, match=r"falls at no learning rate.*inner=pt.Adam"):
-        found(problem(y=0 * Y, model=model))
+        found(problem(loss=wrong))
+
+
+def test_a_model_at_a_minimum_has_the_largest_rate() -> None:
+    """It may have been trained before."""
+    model = nn.Linear(3, 1, dtype=torch.float64)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    ahead = copy.deepcopy(model)
+    nn.init.ones_(ahead.bias)  # the same curvature
+    rates = [found(problem(y=0 * Y, model=one)) for one in (model, ahead)]
+    assert rates[0] >= rates[1] * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.0, 20.0])
+def test_a_negative_risk_falls_too(shift: float) -> None:
+    assert found(problem(loss=lambda p, t: F.mse_loss(p, t) - shift)) > 0.3 * found(problem())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
-from pactune.search.metrics import as_metric
+from pactune.search.metrics import COLUMNS, as_metric
+from tests.search.calls import tune
 
 GENERATOR = torch.Generator().manual_seed(0)
 SCORES = torch.randn(30, 3, generator=GENERATOR)
@@ -157,3 +158,51 @@ def test_a_metric_needs_predictions_and_targets(missing: str) -> None:
 def test_differences_are_shown_in_points() -> None:
     assert as_metric("balanced_accuracy", F.cross_entropy, SCORES, CLASSES).percent
     assert not as_metric("r2", F.mse_loss, NUMBERS, TARGETS).percent
+
+
+CODES = torch.eye(3)[[1, 2, 0]]
+OF_CLASSES = {
+    "cross-entropy": F.cross_entropy,
+    "a module": nn.CrossEntropyLoss(label_smoothing=0.2),
+    "weights, one of them 0": lambda p, t: F.cross_entropy(p, t, weight=torch.tensor([1.0, 0.0, 9.0])),
+    "margin": F.multi_margin_loss,
+    "log-probabilities": F.nll_loss,
+    "squares": lambda p, t: F.mse_loss(p, torch.eye(3)[t]),
+}
+OF_OTHERS = {
+    "codes": lambda p, t: F.mse_loss(p, CODES[t]),
+    "ranks": lambda p, t: F.binary_cross_entropy_with_logits(p, (t[:, None] > torch.arange(3)).float()),
+    "quantiles": lambda p, t: ((t[:, None] - p) * torch.tensor([0.1, 0.5, 0.9])).clamp(min=0).mean(),
+    "refused": lambda p, t: F.l1_loss(p, CODES[t]) if p.abs().sum() else 1 / 0,
+}
+
+
+@pytest.mark.parametrize("name", [*OF_CLASSES, *OF_OTHERS])
+@pytest.mark.parametrize("given", [None, lambda p, t: 0.0], ids=["default", "function"])
+def test_whole_numbers_are_classes_if_the_loss_says_so(name: str, given: Any) -> None:
+    found = as_metric(given, {**OF_CLASSES, **OF_OTHERS}[name], SCORES, CLASSES)
+    assert (found.tempered is not None) == (name in OF_CLASSES)
+    if given is None:
+        assert found.name == ("accuracy" if name in OF_CLASSES else "loss")
+
+
+@pytest.mark.parametrize("strange", [-1, -100, 3])
+def test_numbers_that_no_column_has_are_no_classes(strange: int) -> None:
+    targets = torch.where(CLASSES == 0, strange, CLASSES)
+    assert as_metric(None, nn.CrossEntropyLoss(ignore_index=strange), SCORES, targets).name == "loss"
+
+
+def test_a_metric_has_a_column_of_its_own() -> None:
+    def loss(predictions: Tensor, targets: Tensor) -> float:
+        return 0.5
+
+    assert as_metric(loss, F.cross_entropy, SCORES, CLASSES).name == "metric loss"
+
+
+@pytest.mark.usefixtures("short_search")
+def test_no_other_column_of_the_table_has_the_name_of_a_metric() -> None:
+    assert set(tune(metric=loss_of_one).table.columns) == {*COLUMNS, "loss of one"}
+
+
+def loss_of_one(predictions: Tensor, targets: Tensor) -> float:
+    return float(F.cross_entropy(predictions[:1], targets[:1]))

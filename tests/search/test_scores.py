@@ -136,6 +136,16 @@ def test_one_logit_is_scored_like_two() -> None:
     torch.testing.assert_close(losses_of_one_logit(logits, targets[:, None].float()), two)
 
 
+def test_negative_losses_have_scores_between_minus_1_and_1() -> None:
+    losses = torch.tensor([-1e9, -2.0, -1.0, 0.0, 1.0, 2.0, 1e9], dtype=torch.float64)
+    start = torch.tensor([-3.0, 1.0, -20.0], dtype=torch.float64)
+    assert scale_of(start, torch.tensor([0, 1])) == 2
+    scores = row_scores([RowScores(losses, None)], 2.0)
+    assert bool((scores.diff() > 0).all())
+    torch.testing.assert_close(scores, -scores.flip(0))
+    torch.testing.assert_close(scores[3:], 1 - torch.exp(-losses[3:] / 2))
+
+
 def test_a_diverged_model_has_the_worst_score() -> None:
     logits = torch.tensor([[math.nan, 0.0], [math.inf, 0.0]])
     assert losses_of_classes(logits, torch.tensor([0, 0])).isfinite().all()
@@ -160,6 +170,20 @@ def test_the_step_of_a_tuned_run_is_chosen_by_the_other_folds() -> None:
     assert scores.best(without=0) == 6
     assert scores.best(without=1) == scores.best() == 3
     assert len(scores.judged(2, 3)) == 2
+
+
+def test_a_row_of_several_folds_has_no_part_in_the_step_of_any_of_them() -> None:
+    """So folds that are given twice choose what they choose once."""
+    held = [fold.held for fold in HELD]
+    generator = torch.Generator().manual_seed(0)
+    losses = torch.rand(len(held), 9, len(held[0]), generator=generator, dtype=torch.float64)
+    once, twice = HeldOutScores(held, START), HeldOutScores(held * 2, START)
+    for scores in (once, twice):
+        for k in range(len(held) * (2 if scores is twice else 1)):
+            for step in range(9):
+                scores.add(k, [RowScores(losses[k % len(held), step], None)])
+    for k in (None, *range(len(held))):
+        assert twice.best(k) == once.best(k)
 
 
 def test_of_a_candidate_that_trains_to_the_end_only_the_last_round_counts() -> None:

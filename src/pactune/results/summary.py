@@ -58,18 +58,19 @@ class ResultSummary(NamedTuple):
 def summarize(result: Result) -> ResultSummary:
     """Return the summary of a result.
 
-    The columns are the first outer step, in which λ has not moved; the last step of plain training; the kept step.
+    The columns are the first outer step, in which λ has not moved; the last step of the run with λ at its start; the
+    kept step. After `pt.tune` the run with λ at its start is not the plain training of the table, and it has a column
+    only beside a tuned run.
     """
-    rows, plain, kept = result.rows, result.plain_rows, result.kept
-    columns = {"before tuning (step 1)": rows[0] if rows else {}}
-    if plain:
-        columns[f"plain training (step {plain[-1]['outer_step']})"] = plain[-1]
+    rows, fixed, kept = result.rows, result.plain_rows, result.kept
+    columns = {"before tuning (step 1)": rows[0]} if rows else {}
+    if fixed and (rows or not result.comparison):
+        words = "λ fixed" if result.comparison else "plain training"
+        columns[f"{words} (step {fixed[-1]['outer_step']})"] = fixed[-1]
     columns[f"kept (step {result.kept_step})"] = kept
     names = [name for name in kept if name.startswith(PREFIXES)]
-    seconds = f" in {rows[-1]['seconds']:.1f} s" if rows and "seconds" in rows[-1] else ""
-    counted = f"{len(rows)} outer step{'' if len(rows) == 1 else 's'}"
     return ResultSummary(
-        run=f"{ENDINGS[result.status]} after {counted}{seconds}",
+        run=_run(result),
         kept=_kept(result),
         titles=list(columns),
         numbers=[(column_title(name), [_number(row, name) for row in columns.values()]) for name in names],
@@ -77,9 +78,19 @@ def summarize(result: Result) -> ResultSummary:
     )
 
 
+def _run(result: Result) -> str:
+    """Return how the run ended, after how many steps, in what time; after `pt.tune` the run of the kept procedure."""
+    rows = result.rows or (result.plain_rows if result.comparison else [])
+    seconds = f" in {rows[-1]['seconds']:.1f} s" if rows and "seconds" in rows[-1] else ""
+    return f"{ENDINGS[result.status]} after {len(rows)} outer step{'' if len(rows) == 1 else 's'}{seconds}"
+
+
 def _kept(result: Result) -> str:
     if not result.kept:
         return "no outer step is kept: the model and λ are where they started"
+    if result.comparison:
+        name = next((str(row["model"]) for row in result.comparison if row["kept"]), "")
+        return f"kept: step {result.kept_step} of {name}"
     if result.kept_run == "plain":
         return f"kept: step {result.kept_step} of plain training, with λ where it started"
     return f"kept: step {result.kept_step} of the tuned run, ζ = {result.zeta:.4g}"

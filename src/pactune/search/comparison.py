@@ -53,32 +53,62 @@ class Judgement(NamedTuple):
 
 
 def compare(
-    procedures: Sequence[Procedure], targets: Sequence[Tensor | None], metric: Metric, scale: float = 1.0
+    procedures: Sequence[Procedure],
+    held: Sequence[Tensor],
+    targets: Sequence[Tensor | None],
+    metric: Metric,
+    scale: float = 1.0,
 ) -> Judgement:
     """Compare procedures, the simplest first, by a metric on held-out rows.
 
     The kept one has the best metric. Of those within one standard error of it, it has the least score; of equal scores,
-    it is the simplest.
+    it is the simplest. A procedure whose metric is NaN or infinite is not kept; if none has a metric, the least score
+    decides.
 
     Args:
         procedures: the procedures; the first is plain training.
-        targets: the targets of the rows of every fold; None where they are not known.
+        held: the numbers of the held-out rows of every fold.
+        targets: the targets of these rows; None where they are not known.
         metric: the user's metric.
-        scale: the mean loss before training.
+        scale: the mean size of the losses before training.
     """
-    judged = [_Judged(one, targets, metric, scale) for one in procedures]
-    sign = 1 if metric.higher_is_better else -1
-    best = max(judged, key=lambda one: sign * one.value if math.isfinite(one.value) else -math.inf)
-    near = [one for one in judged if one is best or sign * (best.value - one.value) <= best.error_of_gain(one)]
-    kept = min(near, key=lambda one: one.score)
+    draws = _draws(held)
+    judged = [_Judged(one, draws, targets, metric, scale) for one in procedures]
+    defined = [one for one in judged if one.is_defined]
+    kept = min(_near_the_best(defined, metric) if defined else judged, key=lambda one: one.score)
     rows = [_row(one, judged[0], kept, metric) for one in judged]
     return Judgement(kept.name, rows, _verdict(kept, judged, metric))
+
+
+def _draws(held: Sequence[Tensor]) -> list[Tensor]:
+    """Draw rows with replacement, and return for every draw the places of its rows in the folds put end to end.
+
+    A row that several folds hold out has several places. They are drawn together, since they are one observation.
+    """
+    places: dict[int, list[int]] = {}
+    for place, row in enumerate(torch.cat(list(held)).tolist()):
+        places.setdefault(row, []).append(place)
+    most = max(map(len, places.values()))
+    table = torch.tensor([found + [-1] * (most - len(found)) for found in places.values()], device="cpu")
+    generator = Streams(0).generator("resamples")
+    draws = []
+    for _ in range(RESAMPLES):
+        drawn = table[torch.randint(len(table), (len(table),), generator=generator, device="cpu")]
+        draws.append(drawn[drawn >= 0])
+    return draws
 
 
 class _Judged:
     """The value of a metric on all held-out rows, its loss and score, and its values on resampled rows."""
 
-    def __init__(self, procedure: Procedure, targets: Sequence[Tensor | None], metric: Metric, scale: float) -> None:
+    def __init__(
+        self,
+        procedure: Procedure,
+        draws: Sequence[Tensor],
+        targets: Sequence[Tensor | None],
+        metric: Metric,
+        scale: float,
+    ) -> None:
         self.name, self.settings = procedure.name, procedure.settings
         models = min(len(fold) for fold in procedure.judged)
         self._losses = [torch.cat([fold[i].losses for fold in procedure.judged]) for i in range(models)]
@@ -89,10 +119,7 @@ class _Judged:
         if metric.score is not None:
             self._predictions = [_joined([fold[i].predictions for fold in procedure.judged]) for i in range(models)]
             self._targets = _joined(list(targets))
-        rows = len(self._losses[0])
-        self.value = self._value(torch.arange(rows, device="cpu"))
-        generator = Streams(0).generator("resamples")  # the same rows for all procedures
-        draws = [torch.randint(rows, (rows,), generator=generator, device="cpu") for _ in range(RESAMPLES)]
+        self.value = self._value(torch.arange(len(self._losses[0]), device="cpu"))
         self.resampled = [self._value_if_defined(draw) for draw in draws]
 
     def _value(self, rows: Tensor) -> float:
@@ -109,6 +136,11 @@ class _Judged:
                 return self._value(rows)
             except SettingError:
                 return math.nan
+
+    @property
+    def is_defined(self) -> bool:
+        """True if the metric has a finite value on all held-out rows."""
+        return math.isfinite(self.value)
 
     @property
     def error(self) -> float:
@@ -129,6 +161,13 @@ def _deviation(values: list[float]) -> float:
     return statistics.stdev(known) if len(known) > 1 else math.nan
 
 
+def _near_the_best(judged: list[_Judged], metric: Metric) -> list[_Judged]:
+    """Return the procedures within one standard error of the best one."""
+    sign = 1 if metric.higher_is_better else -1
+    best = max(judged, key=lambda one: sign * one.value)
+    return [one for one in judged if one is best or sign * (best.value - one.value) <= best.error_of_gain(one)]
+
+
 def _row(one: _Judged, plain: _Judged, kept: _Judged, metric: Metric) -> Row:
     gain, error = one.value - plain.value, one.error_of_gain(plain)
     return {
@@ -146,16 +185,22 @@ def _row(one: _Judged, plain: _Judged, kept: _Judged, metric: Metric) -> Row:
 def _verdict(kept: _Judged, judged: list[_Judged], metric: Metric) -> Verdict:
     """Return the verdict: which model is kept, and by how much it is better than the others."""
     plain, sign = judged[0], 1 if metric.higher_is_better else -1
+    if not kept.is_defined:
+        unclear = "is kept by its score, and it is unclear if tuning pays"
+        return Verdict(None, f"the metric {metric.name} is undefined on held-out rows; {kept.name} {unclear}")
     words = [f"{kept.name} is kept: {metric.name} {metric.shown(kept.value)} on held-out rows"]
     for other in judged:
         if other is not kept:
             gain, error = kept.value - other.value, kept.error_of_gain(other)
-            words.append(f"{metric.shown_difference(gain, error)} against {other.name}")
+            known = f"{metric.shown_difference(gain, error)} against {other.name}"
+            words.append(known if other.is_defined else f"undefined for {other.name}")
     sentence = ", ".join(words)
     if any(sign * (other.value - kept.value) > 0 for other in judged):
         sentence += "; it is within one standard error of the best and has the least score of those"
     if kept is plain:
         return Verdict(False, f"{sentence}; tuning does not pay here")
+    if not plain.is_defined:
+        return Verdict(None, f"{sentence}; without a number for plain training it is unclear if tuning pays")
     gain, error = sign * (kept.value - plain.value), kept.error_of_gain(plain)
     if gain > CLEAR * error:
         return Verdict(True, sentence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from pactune.columns import Row
+from pactune.errors import GradientError, SettingError
 from pactune.problem import Problem
 from pactune.problem.data import as_source
 from pactune.results.callbacks import Callback
@@ -18,13 +19,20 @@ from pactune.results.verdict import Verdict
 from pactune.search.many import outer_optimizer
 from pactune.search.training import InnerLoop, start_run
 from pactune.stacking.runner import Runner
-from pactune.tracking.journal import Journal
+from pactune.storage.files import make_folder
+from pactune.tracking.journal import Journal, read_lines, starts_of
+from pactune.tracking.recorder import FolderRecorder
+from pactune.tuning.description import describe_run
 from pactune.tuning.fit import Fit
 from pactune.tuning.fit_settings import Choice, FitSettings
 from pactune.tuning.listeners import Listeners
+from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.recording import check_folder, recorded_in
 
-__all__ = ["FinalRun", "check_final", "final_fit", "record_comparison"]
+__all__ = ["FinalRun", "check_final", "check_hyper", "check_resumed", "final_fit", "record_comparison"]
+
+# The settings of the last run that do not depend on what the search finds.
+UNSEARCHED = "seed", "engine", "losses", "parameters", "buffers", "device", "problems", "valid", "refit", "test"
 
 
 class FinalRun(NamedTuple):
@@ -35,6 +43,7 @@ class FinalRun(NamedTuple):
         loop: how models are trained.
         rounds: the number of rounds, after which the model is kept.
         tuned: True if λ moves between rounds.
+        decay: the decay at its start.
         noise: the standard deviation of the noise on the inputs.
     """
 
@@ -42,14 +51,52 @@ class FinalRun(NamedTuple):
     loop: InnerLoop
     rounds: int
     tuned: bool
+    decay: float
     noise: float = 0.0
 
 
 def check_final(problem: Problem, test: Any, run_dir: Any, *, resume: bool) -> None:
-    """Raise before the search if the last run would refuse its test set or its folder."""
+    """Raise before the search if the last run would refuse its test set, or if its folder cannot be made."""
     if test is not None:
         problem.try_test(as_source(test, role="test", device=problem.device))
     check_folder(run_dir, resume=resume)
+    if run_dir is not None:
+        make_folder(Path(run_dir))
+
+
+def check_hyper(run: OuterRun) -> None:
+    """Raise before the search if the last run would refuse the user's hyperparameters.
+
+    Args:
+        run: a run of the problem, at its start.
+
+    Raises:
+        SettingError: the gradient of a hyperparameter would be identically zero, or cannot be computed.
+    """
+    try:
+        with run.problem.training_mode():
+            run.check(0.0)
+    except GradientError as error:
+        raise SettingError(
+            f"`pt.tune` cannot tune this `hyper`; use `pt.Tuner`, whose settings can be chosen: {error}"
+        ) from error
+
+
+def check_resumed(run: OuterRun, test: Any, run_dir: str | Path) -> None:
+    """Raise before the search if the folder holds a run that differs in more than a search can change.
+
+    Args:
+        run: a run of the problem, at its start.
+        test: the user's test set.
+        run_dir: the folder.
+    """
+    starts = starts_of(read_lines(run_dir))
+    if not starts:
+        return
+    source = None if test is None else as_source(test, role="test", device=run.problem.device)
+    began, now = starts[-1]["settings"], describe_run(run, FitSettings(outer_steps=1), source)
+    settings = {**began, **{name: now[name] for name in UNSEARCHED if name in now}}
+    FolderRecorder(Path(run_dir), resume=True, settings=settings)  # raises if the folder holds another run
 
 
 def record_comparison(run_dir: str | Path | None, rows: Sequence[Row], *, tuned: bool) -> None:
@@ -69,8 +116,12 @@ def final_fit(
     progress: Callback,
     run_dir: Any,
     resume: bool,
+    accepted: Callable[[], None],
 ) -> Result:
-    """Run the last run and return its result. A run with fixed λ is plain training."""
+    """Run the last run and return its result. A run with fixed λ is plain training.
+
+    `accepted` is called once the folder has accepted the run, and before anything is written.
+    """
     own = problem.with_modules(problem.model, final.hyper).with_noise(final.noise)
     outer = outer_optimizer(final.hyper) if final.tuned else None
     run = start_run(own, final.loop, runner, outer)
@@ -81,7 +132,8 @@ def final_fit(
         choice=Choice("tuned", final.rounds),
         verdict=verdict,
     )
-    settings = recorded_in(run_dir, run, settings, resume=resume)
+    settings = recorded_in(run_dir, run, settings, resume=resume, decay=final.decay, rounds=final.rounds)
+    accepted()
     result = Fit(run, settings, 0.0, Listeners(None, [progress])).result()
     if final.tuned:
         return result

@@ -31,11 +31,12 @@ AVERAGED_LIMIT = 3.0  # the same for an average of the iterates, which falls ste
 SHARES = tuple(10 ** (-exponent / 2) for exponent in range(7))
 ROUNDS, STEPS = 10, 4  # of every rate; the training risk is looked at after each round
 RISE = 1.05  # at a rate that will do, the risk never rises above this multiple of its least value so far
+STILL = 1e-3  # a smaller share is no change of a risk
 POWER_STEPS = 10
 
 
 def find_learning_rate(problem: Problem, at_rate: Callable[[float], Dynamics], runner: Runner, seed: int) -> float:
-    """Return a rate for SGD with momentum at which the training risk of the model falls steadily.
+    """Return a rate for SGD with momentum at which the training risk falls steadily, or stays at a minimum.
 
     Args:
         problem: the problem; all its rows train.
@@ -44,7 +45,7 @@ def find_learning_rate(problem: Problem, at_rate: Callable[[float], Dynamics], r
         seed: the seed of mini-batches.
 
     Raises:
-        SettingError: at no rate the training risk falls.
+        SettingError: at every rate the training risk rises.
     """
     limit = (AVERAGED_LIMIT if isinstance(at_rate(1.0), Averaged) else LIMIT) / largest_curvature(problem)
     loop = InnerLoop(at_rate(limit), STEPS, seed)
@@ -54,14 +55,15 @@ def find_learning_rate(problem: Problem, at_rate: Callable[[float], Dynamics], r
     before = start.evaluate(start.train).risk
     paths = [[before] for _ in runs]
     run_in_lockstep([train(r, ROUNDS, _reader(r, path)) for r, path in zip(runs, paths, strict=True)], runner)
-    rate = next((share * limit for share, path in zip(SHARES, paths, strict=True) if _falls(path)), None)
+    tried = [(share * limit, path) for share, path in zip(SHARES, paths, strict=True)]
+    rate = next((rate for accepts in (_falls, _stays) for rate, path in tried if accepts(path)), None)
     if rate is None:
         raise SettingError(
             f"the training risk of {before:.4g} falls at no learning rate of SGD from {limit:.3g} down to "
             f"{limit * SHARES[-1]:.3g}; look at the scale of the inputs, or pass `inner`, such as "
             "inner=pt.Adam(lr=1e-3)"
         )
-    log.info("learning rate %.3g: the training risk falls steadily, and the curvature allows it", rate)
+    log.info("learning rate %.3g: the training risk does not rise, and the curvature allows it", rate)
     return rate
 
 
@@ -109,9 +111,19 @@ def _reader(run: OuterRun, path: list[float]) -> Callable[[RunStates], None]:
 
 def _falls(path: list[float]) -> bool:
     """Return True if a risk falls, and never rises much on the way."""
-    least = list(itertools.accumulate(path, min))
-    steady = all(math.isfinite(risk) and risk <= RISE * low for risk, low in zip(path, least, strict=True))
-    return steady and path[-1] < path[0]
+    return _is_steady(path) and path[-1] < path[0]
+
+
+def _stays(path: list[float]) -> bool:
+    """Return True if a risk neither falls nor rises, as at a minimum, where a model that was trained before may be."""
+    return _is_steady(path) and math.isclose(path[-1], path[0], rel_tol=STILL)
+
+
+def _is_steady(path: list[float]) -> bool:
+    """Return True if a risk never rises much. A negative risk may rise by a share of what it has fallen so far."""
+    least = itertools.accumulate(path, min)
+    most = [low + (RISE - 1) * (low if low >= 0 else path[0] - low) for low in least]
+    return all(math.isfinite(risk) and risk <= bound for risk, bound in zip(path, most, strict=True))
 
 
 def _at_share(problem: Problem, share: float) -> Problem:

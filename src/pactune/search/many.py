@@ -73,14 +73,17 @@ class HeldOutScores:
         """Return a likely best outer step, counted from 0. The rows of fold `without` do not count."""
         if self._to_end:
             return len(self._found[0]) - 1
-        chosen = [k for k in range(len(self._found)) if k != without]
-        rows = torch.cat([self._held[k] for k in chosen])
+        left_out = self._held[0][:0] if without is None else self._held[without]
+        places = [(~torch.isin(own, left_out)).nonzero().flatten() for own in self._held]
+        chosen = [k for k in range(len(self._found)) if len(places[k])]
+        rows = torch.cat([self._held[k][places[k]] for k in chosen])
         scale = scale_of(self._start, rows)
-        curves = [self._curve(k, scale) for k in chosen]
-        return likely(smooth(torch.stack(curves).mean(0)), len(rows))
+        curves = [self._curve(k, places[k], scale) for k in chosen]
+        return likely(smooth(torch.stack(curves).mean(0)), len({*rows.tolist()}))
 
-    def _curve(self, k: int, scale: float) -> Tensor:
-        return torch.stack([row_scores(step, scale).mean() for step in self._found[k]])
+    def _curve(self, k: int, places: Tensor, scale: float) -> Tensor:
+        steps = ([one.at(places) for one in step] for step in self._found[k])
+        return torch.stack([row_scores(step, scale).mean() for step in steps])
 
     def judged(self, k: int, step: int) -> list[RowScores]:
         """Return what the models say about the rows of fold k after an outer step."""

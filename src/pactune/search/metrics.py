@@ -18,6 +18,8 @@ from pactune.search.temperatures import losses_of_classes, losses_of_one_logit
 
 __all__ = ["Metric", "as_metric", "scorer_named"]
 
+COLUMNS = {"model", "standard_error", "gain", "gain_error", "loss", "decay", "steps", "kept"}  # of the table, beside it
+
 
 class Metric(NamedTuple):
     """A number that says how good predictions are.
@@ -74,12 +76,14 @@ def as_metric(metric: object, loss: object, predictions: Tensor | None, targets:
         if metric is None:
             return Metric("loss", False, None)
         raise SettingError("`metric` needs batches that are tuples (inputs, target) and a model that returns a tensor")
+    classes = _classes(loss, predictions, targets)
     if metric is None:
-        return _default(loss, predictions, targets)
+        return _default(classes)
     if isinstance(metric, str):
         found = _scorer(metric, _is_binary(loss, predictions, targets))
     elif callable(metric):
         name = getattr(metric, "__name__", type(metric).__name__).replace("_", " ").strip("<>")
+        name = f"metric {name}" if name in COLUMNS else name
         found = Metric(name, getattr(metric, "higher_is_better", None) is not False, _checked(metric))
     else:
         raise SettingError(
@@ -87,8 +91,7 @@ def as_metric(metric: object, loss: object, predictions: Tensor | None, targets:
             f"got {shown(metric)}"
         )
     assert found.score is not None
-    found.score(predictions, targets)
-    classes = _classes(loss, predictions, targets)
+    found.score(predictions.cpu(), targets.cpu())
     return found._replace(tempered=classes and classes.tempered)
 
 
@@ -104,22 +107,38 @@ class _Classes(NamedTuple):
     tempered: Callable[[Tensor, Tensor], Tensor]
 
 
-def _default(loss: object, predictions: Tensor, targets: Tensor) -> Metric:
+def _default(classes: _Classes | None) -> Metric:
     """Return the accuracy for classes, and the loss otherwise."""
-    classes = _classes(loss, predictions, targets)
     if classes is None:
         return Metric("loss", False, None)
     return Metric("accuracy", True, lambda found, wanted: _share(classes.hits(found, wanted)), classes.tempered)
 
 
-def _classes(loss: object, predictions: Tensor, targets: Tensor) -> _Classes | None:
+def _classes(loss: Any, predictions: Tensor, targets: Tensor) -> _Classes | None:
     """Return how the outputs say a class; None if there are no classes."""
     whole = not targets.is_floating_point() and targets.ndim == 1
-    if whole and predictions.ndim == 2 and predictions.shape[1] > 1:
+    if whole and predictions.ndim == 2 and predictions.shape[1] > 1 and _raises_target(loss, predictions, targets):
         return _Classes(lambda found, wanted: found.argmax(1) == wanted, losses_of_classes)
     if _is_binary(loss, predictions, targets):
         return _Classes(lambda found, wanted: (_flat(found) > 0) == (_flat(wanted) > 0.5), losses_of_one_logit)
     return None
+
+
+def _raises_target(loss: Callable[..., Tensor], predictions: Tensor, targets: Tensor) -> bool:
+    """Return True if a loss raises the output in the column of the target most, so that the largest says the class.
+
+    Whole numbers can be other things than classes: counts, ranks, or the rows of a table of codes. All outputs are
+    equal here, so that the answer depends on the loss alone.
+    """
+    if not bool(((targets >= 0) & (targets < predictions.shape[1])).all()):
+        return False
+    equal = torch.zeros_like(predictions).requires_grad_()
+    try:
+        with torch.enable_grad():
+            slope = torch.autograd.grad(loss(equal, targets), equal)[0]
+    except Exception:  # a loss may refuse outputs or targets that it was not tried on
+        return False
+    return bool((slope.gather(1, targets[:, None].long()) <= slope.amin(1, keepdim=True)).all())
 
 
 def _is_binary(loss: object, predictions: Tensor, targets: Tensor) -> bool:

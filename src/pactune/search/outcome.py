@@ -12,7 +12,7 @@ from pactune.results.verdict import Verdict
 from pactune.search.comparison import Judgement
 from pactune.search.scores import RoundChoice
 from pactune.storage.documents import decode_floats, encode_floats, parse_json
-from pactune.storage.files import has_content, read_plain, write_atomically
+from pactune.storage.files import has_content, make_folder, read_plain, write_atomically
 from pactune.tracking.parts import describe_parts
 from pactune.tracking.run_folder import versions_of
 from pactune.tuning.description import describe_run, parts_of
@@ -68,7 +68,7 @@ def write_outcome(folder: Path, identity: str, outcome: SearchOutcome) -> None:
         RunFolderError: the file cannot be written.
     """
     document = {"format": FORMAT, "identity": identity, "outcome": _plain(outcome)}
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_atomically(folder / FILE, json.dumps(encode_floats(document), indent=1).encode())
 
 

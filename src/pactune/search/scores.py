@@ -20,8 +20,8 @@ WINDOW = 3  # rounds over which a score is averaged, since that of a single roun
 
 
 def scale_of(start: Tensor, rows: Tensor) -> float:
-    """Return the mean loss before training of the rows that choose; no other row may enter a choice."""
-    return max(float(start[rows].mean()), 1e-12)
+    """Return the mean size of the losses before training of the rows that choose; no other row may enter a choice."""
+    return max(float(start[rows].abs().mean()), 1e-12)
 
 
 def smooth(scores: Tensor) -> Tensor:

@@ -77,14 +77,14 @@ def row_scores(found: Sequence[RowScores], scale: float) -> Tensor:
     """Return the numbers that choices are made by, one for every row of some models; smaller is better.
 
     With classes, this is the loss at the temperature that is best for all these rows together. Otherwise it is
-    1 − exp(−loss/scale), which no single row can dominate.
+    1 − exp(−loss/scale), which no single row can dominate; of a negative loss, minus that of its size.
     """
     tempered = [one.tempered for one in found if one.tempered is not None]
     if len(tempered) == len(found):
         joined = torch.cat(tempered)
         return joined[:, int(joined.mean(0).argmin())]
     losses = torch.cat([one.losses for one in found])
-    return (1 - torch.exp(-losses / scale)).nan_to_num(nan=1.0)
+    return (losses.sign() * (1 - torch.exp(-losses.abs() / scale))).nan_to_num(nan=1.0)
 
 
 class RowReader(NamedTuple):

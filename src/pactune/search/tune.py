@@ -26,14 +26,14 @@ from pactune.results.callbacks import Progress, progress_for
 from pactune.results.result import Result
 from pactune.search.comparison import Procedure, compare
 from pactune.search.decays import MOST_DECAYS, MOST_ROUNDS, ROUNDS, Scalars, candidates, search_scalars, with_decay
-from pactune.search.final import FinalRun, check_final, final_fit, record_comparison
+from pactune.search.final import FinalRun, check_final, check_hyper, check_resumed, final_fit, record_comparison
 from pactune.search.learning_rate import find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
 from pactune.search.outcome import SearchOutcome, read_outcome, search_identity, write_outcome
 from pactune.search.rows import HeldOutFold, hold_out_folds, merged
 from pactune.search.samples import first_inputs, needs_pull, one_sample, spread_of
-from pactune.search.scores import CandidateScores, RoundChoice
+from pactune.search.scores import CandidateScores, RoundChoice, scale_of
 from pactune.search.training import InnerLoop, RowReader, averaged, start_run
 from pactune.stacking.runner import Runner
 from pactune.threads import one_thread
@@ -135,6 +135,7 @@ def tune(
     if batch_size is None and trains_long(problem):
         least, most = LARGE_BATCH
         problem = problem.with_mini_batches(min(most, max(least, problem.train.rows // 8)))
+    held = hold_out_folds(sample.folds, reach=2 if is_small(problem) else 1)
     problem.try_losses()
     judge = _metric(metric, loss, problem)
     check_final(problem, test, run_dir, resume=resume)
@@ -144,22 +145,37 @@ def tune(
         new_runner, steps = partial(_new_runner, engine, problem), inner_steps or _default_steps(problem)
         given = _dynamics(problem, 1.0) if inner is None else as_dynamics(inner)
         stored, identity = None, ""
+        begun = start_run(problem, InnerLoop(given, steps, seed), new_runner())
         if run_dir is not None:
-            identity = search_identity(start_run(problem, InnerLoop(given, steps, seed), new_runner()), metric)
+            check_resumed(begun, test, run_dir)
+            identity = search_identity(begun, metric)
             stored = read_outcome(Path(run_dir), identity) if resume else None
+        if hyper is not None:
+            check_hyper(begun)
         if inner is None:
             at_rate = partial(_dynamics, problem)
             rate = stored.learning_rate if stored else find_learning_rate(problem, at_rate, new_runner(), seed)
             given = at_rate(rate)
         search = _Search(problem, hyper, InnerLoop(given, steps, seed), new_runner, shown)
-        found = stored or search.run(sample.folds, judge)
-        if run_dir is not None and not stored:
-            write_outcome(Path(run_dir), identity, found)
+        found = stored or search.run(held, judge)
+
+        def accepted() -> None:
+            if run_dir is not None and not stored:
+                write_outcome(Path(run_dir), identity, found)
+
         final = search.final(found)
         shown.begin("last run", final.rounds)
         verdict = found.comparison.verdict
         result = final_fit(
-            problem, final, new_runner(), verdict, test=test, progress=shown, run_dir=run_dir, resume=resume
+            problem,
+            final,
+            new_runner(),
+            verdict,
+            test=test,
+            progress=shown,
+            run_dir=run_dir,
+            resume=resume,
+            accepted=accepted,
         )
         record_comparison(run_dir, found.comparison.rows, tuned=final.tuned)
         settings = {**result.settings, "learning_rate": found.learning_rate}
@@ -211,10 +227,9 @@ class _Search:
         self._starts = noisy or list(range(len(self._candidates)))
         self._tuning = averaged(loop) if noisy else loop
 
-    def run(self, folds: Any, metric: Metric) -> SearchOutcome:
+    def run(self, held: list[HeldOutFold], metric: Metric) -> SearchOutcome:
         """Search, and compare what was found on rows that it was not chosen by."""
         problem = self._problem
-        held = hold_out_folds(folds, reach=2 if is_small(problem) else 1)
         start, reader = problem.row_losses(problem.valid), RowReader(metric.tempered)
         hear = partial(self._hear, "decays", 2 * OUTER_STEPS)
         scalars = search_scalars(
@@ -231,7 +246,13 @@ class _Search:
         procedures = self._procedures(scalars, tuned, len(held))
         return SearchOutcome(
             self._loop.inner.learning_rate(0),
-            compare(procedures, targets, metric, max(float(start.mean()), 1e-12)),
+            compare(
+                procedures,
+                [fold.held for fold in held],
+                targets,
+                metric,
+                scale_of(start, torch.arange(len(start), device="cpu")),
+            ),
             plain=scalars.best(None, NO_DECAY),
             one=scalars.best(None, self._alone),
             start=scalars.best(None, self._starts),
@@ -257,10 +278,12 @@ class _Search:
         problem, kept = self._problem, found.comparison.kept
         if kept == TUNED:
             hyper = self._make(found.start)(problem.model, problem.hyper)
-            return FinalRun(hyper, self._tuning_loop(found.rounds), found.step + 1, tuned=True, noise=found.noise)
+            loop, decay = self._tuning_loop(found.rounds), self._candidates[found.start.candidate].decay
+            return FinalRun(hyper, loop, found.step + 1, tuned=True, decay=decay, noise=found.noise)
         choice = found.plain if kept == PLAIN else found.one
-        hyper = with_decay(problem.model, self._user_hyper(problem.hyper), self._candidates[choice.candidate].decay)
-        return FinalRun(hyper, self._loop, choice.round + 1, tuned=False)
+        decay = self._candidates[choice.candidate].decay
+        hyper = with_decay(problem.model, self._user_hyper(problem.hyper), decay)
+        return FinalRun(hyper, self._loop, choice.round + 1, tuned=False, decay=decay)
 
     def _final_noise(self, start: RoundChoice, held: list[HeldOutFold]) -> float:
         """Return the noise for all rows. Its variance falls as the rows grow, as the weight of a prior does."""
@@ -291,9 +314,7 @@ class _Search:
 def _metric(metric: Any, loss: Any, problem: Problem) -> Metric:
     """Return the metric, tried on the predictions of the untrained model, so that a mistake is reported at once."""
     predictions, targets = problem.predictions(problem.valid), targets_of(problem.valid)
-    return as_metric(
-        metric, loss, None if predictions is None else predictions.cpu(), None if targets is None else targets.cpu()
-    )
+    return as_metric(metric, loss, predictions, targets)
 
 
 def _new_runner(engine: str | Engine, problem: Problem) -> Runner:

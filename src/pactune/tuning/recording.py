@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pactune.checks import check_flag
 from pactune.errors import SettingError
@@ -46,8 +47,17 @@ def recorded_in(
     *,
     resume: bool,
     schedule: CheckpointSchedule | None = None,
+    **chosen: Any,
 ) -> FitSettings:
-    """Return the settings of a fit that is recorded in `run_dir`. The runs of a grid share a schedule of checkpoints.
+    """Return the settings of a fit that is recorded in `run_dir`.
+
+    Args:
+        run_dir: the folder; None records nothing.
+        run: the run.
+        settings: the settings of the fit.
+        resume: go on with the run in the folder.
+        schedule: decides when checkpoints are written; the runs of a grid share one.
+        chosen: further settings that a resumed run must share, as JSON can hold them.
 
     Raises:
         SettingError: a setting breaks its rule.
@@ -60,6 +70,6 @@ def recorded_in(
     test = None if settings.test is None else as_source(settings.test, role="test", device=device)
     if not ranks.leader:
         return replace(settings, recorder=RankRecorder(Recorder(), ranks))
-    described, parts = describe_run(run, settings, test), partial(parts_of, run)
+    described, parts = {**describe_run(run, settings, test), **chosen}, partial(parts_of, run)
     folder = FolderRecorder(place, resume=resume, settings=described, parts=parts, schedule=schedule)
     return replace(settings, recorder=folder if ranks.count == 1 else RankRecorder(folder, ranks))
