@@ -118,6 +118,13 @@ CASES: dict[str, Case] = {
     "empty table": Case(SELECT, 2, "cannot read t.csv", csv("")),
     "header alone": Case(SELECT, 2, "at least 10 rows", csv("a,b,y\n")),
     "ragged table": Case(SELECT, 2, "cannot read t.csv", csv("a,y\n" + "1,2\n" * 12 + "1,2,3,4\n")),
+    "rows with a comma at the end": Case(
+        SELECT, 2, "rows of t.csv have more values than its header has names", csv("a,y\n" + "1,2,\n" * 12)
+    ),
+    "rows with a number in front": Case(
+        "tune t.csv --target y --output out", 2, "more values than its header", csv("a,y\n" + "0,1,2\n" * 12)
+    ),
+    "decimal commas between semicolons": Case(SELECT, 2, "use --delimiter ';'", csv("a;y\n" + "1,5;2,5\n" * 12)),
     "open quote": Case(SELECT, 2, "cannot read t.csv", csv("a,y\n" + "1,2\n" * 12 + '"1,2\n')),
     "bytes that are no text": Case(SELECT, 2, "cannot read t.csv", csv(b"\xff\xfe\x00a,y\n\x80\x81")),
     "unknown target": Case("select t.csv --target price", 2, "no column named 'price'", numbers(20)),

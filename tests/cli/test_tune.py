@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from pactune.cli.encoding import Encoding, column_pipeline, fit_encoding, prepared
+from pactune.cli.training_table import prepare_table
 from tests.cli.tables import run_pactune, small_table, train_quickly, write
 
 pytestmark = pytest.mark.slow
@@ -62,6 +63,17 @@ def test_classes_are_tuned_and_predicted(pactune: Run, tmp_path: Path) -> None:
     assert list(found) == ["kind", "probability cheap", "probability dear"]
     assert np.allclose(found[["probability cheap", "probability dear"]].sum(axis=1), 1.0)
     assert (found["kind"] == known["kind"]).mean() > 0.8
+
+
+def test_a_report_of_the_folder_keeps_the_notes(pactune: Run, tmp_path: Path) -> None:
+    assert tune(pactune, tmp_path)[0] == 0
+    first = (tmp_path / "out" / "report.html").read_text()
+    assert pactune("report", tmp_path / "out")[0] == 0
+    second = (tmp_path / "out" / "report.html").read_text()
+    assert first != second
+    for words in ("holds labels, not numbers", "nothing varies in it", "3 missing values imputed", "model: linear"):
+        assert words in first
+        assert words in second
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
@@ -126,6 +138,40 @@ def test_whole_numbers_with_gaps_stay_whole(pactune: Run, tmp_path: Path) -> Non
     file = write(tmp_path, frame.astype({"grade": "Int64"}))
     assert pactune("tune", file, "--target", "grade", "--folds", 3, "--output", tmp_path / "out")[0] == 0
     assert json.loads((tmp_path / "out" / "table.json").read_text())["classes"] == [1, 2]
+
+
+def test_labels_are_predicted_as_the_file_spells_them(pactune: Run, tmp_path: Path) -> None:
+    frame = small_table()
+    frame["code"] = np.where(frame["age"] > 40, "02", "01")
+    file = write(tmp_path, frame)
+    basic = ("--target", "code", "--drop", "price", "--folds", 3, "--output", tmp_path / "out")
+    assert pactune("tune", file, *basic)[0] == 0
+    _, out, _ = pactune("predict", tmp_path / "out", file)
+    found = pd.read_csv(io.StringIO(out), dtype=str)
+    assert list(found) == ["code", "probability 01", "probability 02"]
+    assert set(found["code"]) == {"01", "02"}
+
+
+@pytest.mark.parametrize(
+    ("spelled", "labels"),
+    [
+        (["01", "02"], ["01", "02"]),
+        (["1.50", "2.25"], ["1.50", "2.25"]),
+        (["1", "2"], [1, 2]),
+        (["1.0", "2.0"], [1.0, 2.0]),
+        ([" 1", " 2"], [1, 2]),
+        (["1", "1.0", "2"], [1.0, 2.0]),
+    ],
+)
+def test_labels_are_numbers_if_these_print_back(spelled: list[str], labels: list[Any]) -> None:
+    rows = pd.DataFrame({"a": range(60), "y": (spelled * 60)[:60]})
+    values = prepare_table(rows, "y", [], "auto").values
+    assert sorted(values.unique()) == labels
+
+
+def test_numbers_of_a_regression_stay_numbers() -> None:
+    rows = pd.DataFrame({"a": range(60), "y": [f"{row / 7:.3f}" for row in range(60)]})
+    assert prepare_table(rows, "y", [], "auto").values.dtype == float
 
 
 def test_first_line_comes_at_once(tmp_path: Path) -> None:

@@ -56,6 +56,9 @@ def read_table(path: Path, *, delimiter: str = ",", as_text: bool = False) -> pd
         path: the file.
         delimiter: the character between two values of a CSV file.
         as_text: keep the values of a CSV file as they are written.
+
+    Raises:
+        TableError: the file cannot be read, or the rows of a CSV file have more values than its header has names.
     """
     import pandas as pd
 
@@ -65,10 +68,27 @@ def read_table(path: Path, *, delimiter: str = ",", as_text: bool = False) -> pd
     try:
         if parquet:
             return pd.read_parquet(path)
-        return pd.read_csv(path, sep=delimiter, dtype=str if as_text else None)
+        table = pd.read_csv(path, sep=delimiter, dtype=str if as_text else None)
     except (ValueError, OSError) as error:  # parser and decoding errors of pandas and pyarrow are both kinds
         hint = "" if parquet else _delimiter_hint(_first_line(path), delimiter)
         raise TableError(f"cannot read {path.name}: {' '.join(str(error).split())}{hint}") from error
+    _check_header(path, delimiter)
+    return table
+
+
+def _check_header(path: Path, delimiter: str) -> None:
+    """Raise if the first row of a CSV file has more values than the header has names.
+
+    pandas would take the first values of such rows as an index, and move the others under the names before theirs.
+    """
+    import pandas as pd
+
+    try:
+        pd.read_csv(path, sep=delimiter, header=None, nrows=2, dtype=str)
+    except pd.errors.ParserError as error:
+        hint = _delimiter_hint(_first_line(path), delimiter)
+        remedy = hint or "; give every column a name, or remove the delimiter at the end of the rows"
+        raise TableError(f"the rows of {path.name} have more values than its header has names{remedy}") from error
 
 
 def _first_line(path: Path) -> str:

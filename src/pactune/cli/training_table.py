@@ -61,6 +61,8 @@ def prepare_table(table: pd.DataFrame, target: str, drop: list[str], task: str) 
     check_target(values, task)
     taken = infer_task(values) if task == "auto" else InferredTask(task, "--task says so")
     notes.append(f"{taken.name}, because {taken.reason}")
+    if taken.name == "classification":
+        values = _spelled(values, as_texts(table[target][known]))
     if not known.all():
         notes.append(f"{_rows(int((~known).sum()))} without a value of {target!r} left out")
     numbers, categories = _usable(features, notes)
@@ -82,6 +84,15 @@ def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
     """Return a target as numbers if all its values are numbers, and as texts otherwise."""
     numbers = as_numbers(values)
     return as_texts(values) if numbers is None else numbers
+
+
+def _spelled(values: pd.Series[Any], texts: pd.Series[Any]) -> pd.Series[Any]:
+    """Return labels as texts if the file spells them in another way than numbers are printed, such as 01 or 1.50.
+
+    Labels of which one number has several spellings, such as 1 and 1.0, stay numbers.
+    """
+    same = (as_texts(values) == texts.str.strip()).all()
+    return values if same or texts.nunique() > values.nunique() else texts
 
 
 def _usable(features: pd.DataFrame, notes: list[str]) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,7 +63,7 @@ def tune(
     except KeyboardInterrupt:
         typer.echo("pactune: interrupted before there was a model", err=True)
         raise typer.Exit(130) from None
-    _write(output, found, result, [*data.notes, f"model: {model}", result.verdict])
+    _write(output, found, result, [*data.notes, f"model: {model}"])
     document = _document(data, result, output)
     from pactune.report.comparison import comparison_table
 
@@ -113,8 +114,11 @@ def _write(folder: Path, found: TableModel, result: Result, notes: list[str]) ->
     from pactune.report.page import Section, write_page
     from pactune.results.plots import history_panels
 
+    result = replace(result, settings={**result.settings, "notes": notes})  # `pactune report` shows them again
     panels = history_panels(result) if is_installed("matplotlib") else []  # the model matters more than its figures
-    section = Section("Comparison on held-out rows", notes, [comparison_table(result.comparison)], panels)
+    section = Section(
+        "Comparison on held-out rows", [*notes, result.verdict], [comparison_table(result.comparison)], panels
+    )
     try:
         found.save(folder, result)
         write_page(folder / "report.html", f"pactune tune: {found.target}", [section], f"pactune {__version__}")

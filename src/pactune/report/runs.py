@@ -40,6 +40,7 @@ class ReportedRun(NamedTuple):
         pays: "yes", "no", "unclear", or empty if the journal does not say.
         comparison: the procedures that `pt.tune` compared.
         facts: settings, versions and times by name.
+        notes: sentences about the data, which `pactune tune` stores with its result.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ReportedRun(NamedTuple):
     pays: str
     comparison: Sequence[Row]
     facts: dict[str, str]
+    notes: Sequence[str] = ()
 
     @property
     def kept(self) -> Row:
@@ -130,13 +132,14 @@ def read_result(name: str, folder: Path) -> ReportedRun:
         _pays(body),
         _comparison(body.get("comparison")),
         facts,
+        _notes(settings.get("notes")),
     )
 
 
 def run_section(run: ReportedRun) -> Section:
     """Return the section of a run: its verdict, its numbers, its curves, and its settings."""
     words = [f"Kind: {run.kind}. Status: {run.status}."]
-    words += [f"{run.verdict[:1].upper()}{run.verdict[1:]}."] if run.verdict else []
+    words += [*run.notes, *([f"{run.verdict[:1].upper()}{run.verdict[1:]}."] if run.verdict else [])]
     tables = [_numbers(run)]
     if run.comparison:
         tables.insert(0, comparison_table(run.comparison))
@@ -172,6 +175,11 @@ def _comparison(found: Any) -> list[Row]:
     except (SchemaError, KeyError, IndexError):
         return []
     return list(found)
+
+
+def _notes(found: Any) -> list[str]:
+    """Return the stored sentences; none if they are not as pactune writes them."""
+    return found if isinstance(found, list) and all(isinstance(note, str) for note in found) else []
 
 
 def _facts(lines: Sequence[Row], rows: Sequence[Row]) -> dict[str, str]:
