@@ -30,12 +30,20 @@ def target_columns(target: NDArray[Any], *, task: str) -> tuple[Array, NDArray[n
 
     Returns:
         Columns of shape `(n, q)`, and the class index of every row or None for regression.
+
+    Raises:
+        DataError: the target has labels in a regression, or one class or too many classes in a classification.
     """
     if task == "regression" or (task == "auto" and not is_label_target(target)):
         return _numbers(target)[:, None], None
     classes, index = np.unique(target, return_inverse=True)
     if len(classes) < 2:
         raise DataError(f"`y` must hold at least two classes for classification, got 1 class: {classes[0]!r}")
+    if len(classes) > max(2, len(target) // 2):
+        raise DataError(
+            f"`y` has {len(classes)} different values in {len(target)} rows, too many for classes; encode it as "
+            "numbers and use task='regression'"
+        )
     if len(classes) == 2:
         return np.where(index == 1, 1.0, -1.0)[:, None], index
     return (index[:, None] == np.arange(len(classes))).astype(np.float64), index

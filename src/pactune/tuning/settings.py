@@ -69,11 +69,17 @@ class TunerSettings:
 
     @property
     def zeta(self) -> float:
-        """ζ as a number."""
+        """ζ as a number. In that of the theory, η is the learning rate of the first step."""
         if self.chooses_zeta:
             raise SettingError('`zeta="auto"` is chosen by `fit`; for a single round pass a number or "theory"')
         if self.objective.zeta == "theory":
-            return self.objective.theory_zeta(self.inner.learning_rate(0), self.beta)
+            found = self.objective.theory_zeta(self.inner.learning_rate(0), self.beta)
+            if found == 0:
+                raise SettingError(
+                    '`zeta="theory"` takes the learning rate of the first step, which is 0 in the schedule `lr`; pass '
+                    "a number, or a schedule that starts above 0"
+                )
+            return found
         return float(self.objective.zeta)  # type: ignore[arg-type]
 
     @property
@@ -151,6 +157,8 @@ class TunerSettings:
     def _check_outer(self) -> None:
         if not isinstance(self.outer, torch.optim.Optimizer):
             raise SettingError(f"`outer` must be a torch.optim optimizer, got {type(self.outer).__name__}")
+        if isinstance(self.outer, torch.optim.LBFGS):
+            raise SettingError("`outer` cannot be LBFGS: its step evaluates the objective itself; use SGD or Adam")
         held = {id(p) for group in self.outer.param_groups for p in group["params"]}
         named = dict(self.problem.hyper.named_parameters())
         missing = [name for name in self.problem.hyperparameters() if id(named[name]) not in held]

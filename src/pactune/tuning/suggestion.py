@@ -211,7 +211,7 @@ def _first_step(run: OuterRun, gradient: Params) -> Params:
         copies[name].grad = value.detach().clone()
     try:
         outer.step()
-    except TypeError:  # an optimizer that needs a closure, such as LBFGS
+    except TypeError:  # an optimizer of the user's own that needs a closure
         return {}
     return {name: copies[name].detach() - start[name] for name in gradient}
 
