@@ -75,7 +75,7 @@ class StackedRuns:
 
     def _scores(self, params: Params, buffers: Params, x: Tensor) -> tuple[Tensor, Params]:
         def one(params: Params, buffers: Params, x: Tensor) -> tuple[Tensor, Params]:
-            with layers_for(self._model):
+            with layers_for(self._model, self._y.device):
                 return functional_call(self._model, {**params, **buffers}, (x,)), buffers
 
         found: tuple[Tensor, Params] = torch.vmap(one)(params, buffers, x)

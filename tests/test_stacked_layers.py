@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pactune as pt
 from pactune.engines import Captured
 from pactune.engines.replayed_chain import static_copies
 from pactune.stacking import layers, stack, structure
-from pactune.stacking.layers import StackedLayers, batch_norm, conv2d, layers_for, only_products
+from pactune.stacking.layers import FEW, StackedLayers, batch_norm, conv2d, layers_for, linear, only_products
 from tests.cuda_graphs_on_cpu import emulate
 
 SIZES = (9, 8), (7, 5), (2, 2), (1, 1)
@@ -94,8 +95,56 @@ def test_other_convolutions_are_those_of_torch_and_can_be_refused(monkeypatch: p
 
 
 def test_models_without_such_layers_have_no_mode() -> None:
-    assert not isinstance(layers_for(nn.Linear(2, 2)), StackedLayers)
-    assert isinstance(layers_for(nn.Sequential(nn.Conv2d(1, 1, 1))), StackedLayers)
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert not isinstance(layers_for(nn.Linear(2, FEW + 1), cpu), StackedLayers)
+    assert isinstance(layers_for(nn.Linear(2, FEW), cpu), StackedLayers)
+    assert not isinstance(layers_for(nn.Linear(2, FEW), cuda), StackedLayers)
+    assert isinstance(layers_for(nn.Sequential(nn.Conv2d(1, 1, 1)), cuda), StackedLayers)
+
+
+@pytest.mark.parametrize("shape", [(4,), (6, 4), (2, 3, 4), (2, 3, 5, 4)])
+@pytest.mark.parametrize("outputs", [1, 3, FEW + 1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_is_the_one_of_torch(shape: tuple[int, ...], outputs: int, bias: bool) -> None:
+    """So are its first and second derivatives, and models may take views of it."""
+    x, weight = random(3, *shape), random(3, outputs, 4, seed=1)
+    biases = random(3, outputs, seed=2) if bias else None
+    leaves = [x, weight] if biases is None else [x, weight, biases]
+    found = []
+    for function in (linear, F.linear):
+        y = torch.vmap(function, in_dims=(0, 0, 0 if bias else None))(x, weight, biases)
+        assert y[0].view(-1).shape == (y[0].numel(),)
+        first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum((part.square()).sum() for part in first), leaves)
+        found.append([y, *first, *second])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_the_weight_gradient_of_a_stacked_narrow_layer_has_few_rows() -> None:
+    """XᵀG, which `torch.vmap` makes of it, is several times slower than GᵀX on a CPU."""
+    x, weight = random(2, 50, 4), random(2, 3, 4, seed=1)
+    products = {}
+    for name, function in {"ours": linear, "torch": F.linear}.items():
+        y = torch.vmap(function)(x.detach(), weight)
+        with Products() as calls:
+            torch.autograd.grad(y.sum(), weight)
+        products[name] = calls.shapes
+    assert products == {"ours": [(2, 3, 4)], "torch": [(2, 4, 3)]}
+
+
+class Products(TorchDispatchMode):
+    """Notes the shapes of batched products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.bmm.default:
+            self.shapes.append(tuple(found.shape))
+        return found
 
 
 def network() -> nn.Module:

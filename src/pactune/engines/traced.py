@@ -49,9 +49,10 @@ class Recording:
 class Traced(Engine):
     """Record the tensor operations of a few steps once, and run the recording again and again.
 
-    A recording runs the same kernels in the same order as the eager engine, so the numbers are equal bit for bit. It
-    saves the time to build autograd graphs and to call modules, which dominates in a small model. If the steps cannot
-    be recorded, the engine logs the reason and the steps run eagerly.
+    The recording of a single run has the same kernels in the same order as the eager engine, so the numbers are equal
+    bit for bit. Where runs or chains are stacked, the recording transposes some products, and the numbers agree to
+    rounding. A recording saves the time to build autograd graphs and to call modules, which dominates in a small model.
+    If the steps cannot be recorded, the engine logs the reason and the steps run eagerly.
 
     The engine runs the first measured step of every round eagerly and compares it with its recording. If the two
     differ, a loss or a model depends on something that has changed, and the rest of the run is eager.

@@ -1,8 +1,11 @@
-"""Convolutions and batch normalisation of stacked runs, by operations that `torch.vmap` maps without slow kernels.
+"""Layers of stacked runs, by operations that `torch.vmap` maps without slow kernels.
 
 `torch.vmap` turns the convolutions of R runs into one convolution with R groups, for which cuDNN has no fast kernels.
 Here a convolution is a product of the weights with the columns of its input, the pixels under the kernel at each place.
 The products of all runs are then one batched product. Activations stay in the channels-last layout in between.
+
+On a CPU the gradient of a linear layer's weights becomes a batched product XᵀG, which is several times slower than GᵀX
+if G has few columns. The layer is computed so that its gradient has the second form.
 """
 
 from __future__ import annotations
@@ -24,16 +27,18 @@ __all__ = [
     "conv2d",
     "has_stacked_layers",
     "layers_for",
+    "linear",
     "only_products",
 ]
 
-LAYERS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)  # what `StackedLayers` computes in another way
+LAYERS = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)  # slow under `torch.vmap` on a CUDA device
 _only_products = ContextVar("only_products", default=False)
+FEW = 16  # outputs of a linear layer; with more of them the transposes cost what its gradient gains
 LARGEST = 2**25  # bytes of a run's columns; a larger convolution fills the device by itself
 
 
 class StackedLayers(TorchFunctionMode):
-    """While it is active, `conv2d` and `batch_norm` are computed by the functions of this file."""
+    """While it is active, `conv2d`, `batch_norm` and `linear` are computed by the functions of this file."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -43,14 +48,19 @@ class StackedLayers(TorchFunctionMode):
         return _FORMS.get(func, func)(*args, **(kwargs or {}))
 
 
-def layers_for(model: nn.Module) -> AbstractContextManager[Any]:
+def layers_for(model: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
     """Return `StackedLayers` if a model has such layers; a mode costs time in every function of torch."""
-    return StackedLayers() if has_stacked_layers(model) else nullcontext()
+    wanted = has_stacked_layers(model) or (device.type == "cpu" and _has_narrow_layers(model))
+    return StackedLayers() if wanted else nullcontext()
 
 
 def has_stacked_layers(model: nn.Module) -> bool:
-    """Return True if a model has layers that `StackedLayers` computes in another way."""
+    """Return True if a model has convolutions or batch normalisation, which `StackedLayers` computes in another way."""
     return any(isinstance(module, LAYERS) for module in model.modules())
+
+
+def _has_narrow_layers(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.Linear) and module.out_features <= FEW for module in model.modules())
 
 
 @contextmanager
@@ -160,6 +170,15 @@ def batch_norm(
     return torch.addcmul(shift.reshape(shape), x, factor.reshape(shape))
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return `torch.nn.functional.linear`; on a CPU, with few outputs, as the transpose of W Xᵀ."""
+    if x.device.type != "cpu" or x.ndim < 2 or weight.ndim != 2 or len(weight) > FEW:
+        return F.linear(x, weight, bias)
+    product = (weight @ x.flatten(0, -2).t()).t()
+    found = product.contiguous().view(*x.shape[:-1], len(weight))  # contiguous, since models may take views of it
+    return found if bias is None else found + bias
+
+
 def _other(function: Callable[..., Tensor], x: Tensor, *settings: Any, **named: Any) -> Tensor:
     """Return a convolution as `torch.vmap` computes it."""
     if _only_products.get():
@@ -171,6 +190,7 @@ _OTHERS = (torch.conv1d, torch.conv3d, torch.conv_transpose1d, torch.conv_transp
 _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.conv2d: conv2d,
     F.batch_norm: batch_norm,
+    F.linear: linear,
     **{function: partial(_other, function) for function in _OTHERS},
 }
 

@@ -172,7 +172,7 @@ class StackedProblem(InnerProblem):
         self, risk: Callable[..., Tensor], params: Params, hyper: Params, buffers: Params, batch: Batch
     ) -> Tensor:
         def one(batch: Batch, params: Params, hyper: Params, buffers: Params) -> tuple[Tensor, Params]:
-            with layers_for(self._first.model):
+            with layers_for(self._first.model, self.device):
                 return risk(params, hyper, buffers, batch), buffers
 
         values, after = over_runs(one, batch, params, hyper, buffers)
@@ -223,9 +223,11 @@ class StackedModels:
         ]
 
     def _readings(self, batch: Batch, *, general: bool) -> Params:
+        first = self._problems[0]
+
         def one(batch: Batch, params: Params, hyper: Params, buffers: Params) -> Params:
-            with layers_for(self._problems[0].model):
-                return self._problems[0].readings(params, hyper, buffers, batch, general=general)
+            with layers_for(first.model, first.device):
+                return first.readings(params, hyper, buffers, batch, general=general)
 
         found: Params = over_runs(one, batch, self.params, self._hyper, self._buffers)
         return found
