@@ -56,13 +56,13 @@ bench-gpu: $(STAMP)
 	$(MAKE) bench-gpu-table
 
 # ResNets of the paper's experiments, and the ways beside them. Finished runs in runs/ are not made again.
-WAYS := one-half:0-2:0,0.1,0.3,1,3,10 one-all:0-2:0,0.1,0.3,1,3,10 drift:0-2 folds:0-2 eq5-0.1:0-2 eq5-0.3:0-2
+WAYS := one-half:0-2:0,0.1,0.3,1,3,10 one-all:0-2:0,0.1,0.3,1,3,10 folds:0-2 eq5-0.1:0-2 eq5-0.3:0-2
 bench-gpu-table: $(STAMP)
 	for row in resnet18-mnist resnet18-cifar10 resnet34-mnist resnet34-cifar10; do $(BIN)/python benchmarks/table_gpu.py $$row --export results/weight-decay; done
 	$(BIN)/python benchmarks/table_gpu.py resnet18-mnist --kinds online --export results/weight-decay
 	$(BIN)/python benchmarks/scan_gpu.py resnet18-mnist --export results/weight-decay
 	for way in $(WAYS); do $(BIN)/python benchmarks/ways_gpu.py $$way --outer-steps 30 --export results/weight-decay; done
-	$(BIN)/python benchmarks/ways_gpu.py zero-clamped-0.01:0-2 zero-clamped-0.1:0-2 --export results/weight-decay
+	$(BIN)/python benchmarks/ways_gpu.py drift:0-2 zero-clamped-0.01:0-2 zero-clamped-0.1:0-2 --export results/weight-decay
 	for data in mnist cifar10; do $(BIN)/python benchmarks/decay_ways.py $$data --device cuda; done
 
 bench-memory: $(STAMP)

@@ -75,6 +75,7 @@ CASES = {
     ALONE + "updates fused, ζ = 0": Case(Captured(fuse="updates", **FAST), objective=pt.ValidationRisk()),
     ALONE + "updates fused, HyperDrift": Case(Captured(fuse="updates", **FAST), objective=pt.HyperDrift(zeta=ZETA)),
     ALONE + "steps fused": Case(Captured(fuse="steps", **FAST)),
+    ALONE + "steps fused, bfloat16": Case(Captured(fuse="steps", autocast="bfloat16", **FAST)),
     TEN + "captured": Case(Captured(steps=10, **FAST), 10),
     TEN + "updates fused": Case(Captured(steps=10, fuse="updates", **FAST), 10),
     TEN + "steps fused": Case(Captured(steps=10, fuse="steps", **FAST), 10),

@@ -185,7 +185,9 @@ def _stride_and_grid() -> list[str]:
 
 def _gpu() -> list[str]:
     resnet, linear = _gpu_file()
-    one, zero, drift = (resnet[f"one run, {name}"] for name in ("steps fused", *PROTECTED))
+    one, alone_half, zero, drift = (
+        resnet[f"one run, {name}"] for name in ("steps fused", "steps fused, bfloat16", *PROTECTED)
+    )
     stacked, half, unfused = (
         resnet[f"ten runs, {name}"] for name in ("steps fused", "steps fused, bfloat16", "captured")
     )
@@ -197,11 +199,14 @@ def _gpu() -> list[str]:
         f"{n(resnet['one run, updates fused'][each], '.2f')} ms with updates fused, "
         f"{n(resnet['one run, captured'][each], '.2f')} ms with the defaults, "
         f"{n(resnet['eager'][each], '.1f')} ms eagerly |",
-        f"| {n(one['÷ plain'], '.3f')} with a plain step of {n(one[unit], '.2f')} ms",
-        f"took {n(min(units), '.1f')} to {n(max(units), '.1f')} ms in the processes of one day",
+        f"| the same in bfloat16 | | {n(alone_half[each], '.2f')} ms |",
+        f"is captured in {n(one[capture], '.0f')} s with the kernels on disk, and in "
+        f"{n(one['seconds to capture'], '.0f')} s without",
+        f"| {n(one['÷ plain'], '.3f')} in TF32, with a plain step of {n(one[unit], '.2f')} ms",
+        f"took {n(min(units), '.1f')} to {n(max(units), '.1f')} ms in these processes",
         f"| {n(drift[each] / zero[each], '.2f')}: {n(drift[each], '.2f')} against {n(zero[each], '.2f')} ms |",
         f"| {n(stacked[each], '.2f')} ms, all at once |",
-        f"| the same in bfloat16 | ≤ {n(0.95)} ms | {n(half[each], '.2f')} ms |",
+        f"| the ten runs in bfloat16 | ≤ {n(0.95)} ms | {n(half[each], '.2f')} ms |",
         f"| {n(stacked[capture], '.0f')} s, and {n(half[capture], '.0f')} s in bfloat16, with the kernels on disk |",
         f"| {n(unfused[each], '.2f')} ms, captured in {n(unfused['seconds to capture'], '.1f')} s |",
         f"take {n(half[each], '.2f')} ms per run and step with it, and {n(stacked[each], '.2f')} ms without",

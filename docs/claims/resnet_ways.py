@@ -23,14 +23,13 @@ def other_ways(eq5: Courses, plain: Courses) -> list[str]:
     """
     runs = _runs()
     drift, folds = _by_way(runs, ("drift", "folds"))
-    steps = min(len(course) for course in [*drift.values(), *folds.values()])
-    means = [n(100 * statistics.mean(own[draw][steps - 1] for draw in drift), ".1f") for own in (drift, eq5, folds)]
-    apart = max(abs(drift[draw][steps - 1] - eq5[draw][steps - 1]) for draw in drift)
-    above = sum(folds[draw][steps - 1] > eq5[draw][steps - 1] for draw in folds)
+    steps, fewer = _steps_of_all(drift), _steps_of_all(folds)
+    above = sum(folds[draw][fewer - 1] > eq5[draw][fewer - 1] for draw in folds)
     return [
-        f"After {n(steps)} outer steps `HyperDrift` has {means[0]} %, where Eq. 5 has {means[1]} %; on no draw do they "
-        f"differ by more than {n(100 * apart, '.1f')} points.",
-        f"a model of all images beside them has {means[2]} %, more than Eq. 5 on {n(above)} of {n(len(folds))} draws",
+        f"After {n(steps)} outer steps `HyperDrift` has {_mean_at(drift, steps)} %, where Eq. 5 has "
+        f"{_mean_at(eq5, steps)} %; on no draw do they differ by more than {_most_apart(drift, eq5, steps)} points.",
+        f"After {n(fewer)} steps a model of all images beside them has {_mean_at(folds, fewer)} %, where Eq. 5 has "
+        f"{_mean_at(eq5, fewer)} %; it is better on {n(above)} of {n(len(folds))} draws",
         *_one_decay(runs, eq5, folds),
         *_outer_rates(runs, eq5),
         *_clamped(runs, eq5, plain),
@@ -38,11 +37,13 @@ def other_ways(eq5: Courses, plain: Courses) -> list[str]:
 
 
 def method(eq5: Courses) -> list[str]:
-    """Return what docs/evidence/method.md says about λ ≥ 0 on ResNet-18."""
-    courses = _by_way(_runs(), CLAMPED)
-    steps = min(len(course) for own in courses for course in own.values())
-    ends = [n(100 * _means_by_step(own, steps)[-1], ".1f") for own in (*courses, eq5)]
+    """Return what docs/evidence/method.md says about `HyperDrift` and λ ≥ 0 on ResNet-18."""
+    drift, *clamped = _by_way(_runs(), ("drift", *CLAMPED))
+    last, steps = _steps_of_all(drift), _steps_of_all(*clamped)
+    ends = [_mean_at(own, steps) for own in (*clamped, eq5)]
     return [
+        f"after {n(last)} outer steps `HyperDrift` has {_mean_at(drift, last)} % and Eq. 5 {_mean_at(eq5, last)} %, "
+        f"and on no draw do they differ by more than {_most_apart(drift, eq5, last)} points",
         f"after {n(steps)} outer steps λ ≥ 0 at ζ = 0 has {ends[0]} % at the paper's outer rate and {ends[1]} % at "
         f"{n(0.1)}, where Eq. 5 has {ends[2]} %",
     ]
@@ -60,7 +61,7 @@ def _by_way(runs: list[Any], ways: Sequence[str]) -> list[Courses]:
 def _clamped(runs: list[Any], eq5: Courses, plain: Courses) -> list[str]:
     """Return the sentence about λ ≥ 0 without a regularizer, at the last step that all runs have."""
     courses = _by_way(runs, CLAMPED)
-    steps = min(len(course) for own in courses for course in own.values())
+    steps = _steps_of_all(*courses)
     means = [_means_by_step(own, steps) for own in (*courses, eq5, plain)]
     ends = [n(100 * mean[-1], ".1f") for mean in means]
     tops = [f"{n(100 * max(mean), '.1f')} % after step {n(mean.index(max(mean)) + 1)}" for mean in means[:2]]
@@ -75,7 +76,7 @@ def _clamped(runs: list[Any], eq5: Courses, plain: Courses) -> list[str]:
 def _outer_rates(runs: list[Any], eq5: Courses) -> list[str]:
     """Return the sentence about larger outer learning rates, at the last step that all runs have."""
     fast = _by_way(runs, ("eq5-0.1", "eq5-0.3"))
-    steps = min(len(course) for courses in fast for course in courses.values())
+    steps = _steps_of_all(*fast)
     assert all(courses[draw][steps - 1] < eq5[draw][steps - 1] for courses in fast for draw in courses)
     means = [_means_by_step(courses, steps) for courses in (*fast, eq5)]
     ends = [n(100 * mean[-1], ".1f") for mean in means]
@@ -87,6 +88,20 @@ def _outer_rates(runs: list[Any], eq5: Courses) -> list[str]:
         f"{n(1e-2, '.0e')} ({ends[2]} %) on {n(len(eq5))} of {n(len(eq5))} draws each. The means are best "
         f"early: {tops[0]} and {tops[1]}."
     ]
+
+
+def _steps_of_all(*ways: Courses) -> int:
+    """Return how many outer steps all runs of some ways have."""
+    return min(len(course) for courses in ways for course in courses.values())
+
+
+def _mean_at(courses: Courses, steps: int) -> str:
+    return n(100 * _means_by_step(courses, steps)[-1], ".1f")
+
+
+def _most_apart(one: Courses, other: Courses, steps: int) -> str:
+    """Return the largest difference on a draw, in points."""
+    return n(100 * max(abs(one[draw][steps - 1] - other[draw][steps - 1]) for draw in one), ".1f")
 
 
 def _means_by_step(courses: Courses, steps: int) -> list[float]:
@@ -108,7 +123,7 @@ def _one_decay(runs: list[Any], eq5: Courses, folds: Courses) -> list[str]:
     above_folds = sum(course[-1] > folds[draw][-1] for draw, course in whole.items())
     decays = {run["decay"] for run in runs if run["way"] == "one-all"}
     assert max(decays, key=lambda decay: mean("one-all", decay)) == best
-    steps = min(len(course) for course in (*half.values(), *whole.values()))
+    steps = _steps_of_all(half, whole)
     return [
         f"λ = {n(best, '.0f')} on the 50 training images has {n(mean('one-half', best), '.1f')} % after {n(steps)} "
         f"outer steps, more than Eq. 5 after all of them on {n(above_eq5)} of {n(len(half))} draws, and on all 100 "

@@ -24,7 +24,7 @@ def test_every_row_has_times_and_what_the_engine_said(tmp_path):
     linear, networks = (found[name] for name in found if name != "machine")
     assert set(linear) == {"fused", "captured"}
     assert all(row["seconds"] >= 0 and row["outer steps"] == 1 for row in linear.values())
-    assert len(networks) == 10
+    assert len(networks) == 11
     for name, row in networks.items():
         assert row["ms per run and step"] > 0, name
         assert row["what the engine said"] == ([] if name == "eager" else SLOW), name
