@@ -52,7 +52,12 @@ def fit(model: str, zeta: Any, scale: Scale, device: str, engine: str = "auto") 
         hyper = pt.WeightDecay(net)
         problem = pt.Problem(net, hyper, train=(x[:50], y[:50]), valid=(x[50:], y[50:]), loss=cross_entropy)
         outer = torch.optim.RMSprop(hyper.parameters(), lr=1e-2)
-        settings = {"inner": pt.Adam(lr=1e-3), "inner_steps": scale.inner_steps, "outer": outer, "engine": engine}
+        settings: dict[str, Any] = {
+            "inner": pt.Adam(lr=1e-3),
+            "inner_steps": scale.inner_steps,
+            "outer": outer,
+            "engine": engine,
+        }
         tuner = pt.Tuner(problem, objective=pt.PACBayes(zeta=zeta), **settings)
         return tuner.fit(scale.outer_steps, progress=False)
 

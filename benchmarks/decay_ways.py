@@ -88,7 +88,13 @@ class Way(NamedTuple):
         cells = [{"draw": d, "zeta": z, "decay": w} for d, z, w in itertools.product(draws, zetas, self.decays)]
         test = test_rows(scale, images, device)
         build = builder(self, scale, images, device)
-        fits = {"outer_steps": scale.outer_steps, "test": test, "plain_steps": 0, "engine": engine, "progress": False}
+        fits: dict[str, Any] = {
+            "outer_steps": scale.outer_steps,
+            "test": test,
+            "plain_steps": 0,
+            "engine": engine,
+            "progress": False,
+        }
         history = pt.fit_grid(build, cells, **fits).history
         found = []
         for cell in cells:

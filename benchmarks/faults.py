@@ -92,7 +92,8 @@ def work(kind: str, folder: Path, steps: int) -> None:
 
 def attempt(folder: Path, plan: Plan) -> BaseProcess:
     """Start a process that runs or resumes."""
-    process = multiprocessing.get_context(plan.start).Process(target=work, args=(plan.kind, folder, plan.steps))
+    context: Any = multiprocessing.get_context(plan.start)  # a context of its kind has processes
+    process: BaseProcess = context.Process(target=work, args=(plan.kind, folder, plan.steps))
     process.start()
     return process
 

@@ -15,7 +15,7 @@ import argparse
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,9 +52,9 @@ BETA = 0.995
 class DecoupledSGD(torch.optim.SGD):
     """SGD with momentum, which shrinks the parameters by (1 − lr · decay) after each step."""
 
-    def __init__(self, params: list[nn.Parameter], lr: float, decay: float) -> None:
+    def __init__(self, params: Sequence[Tensor], lr: float, decay: float) -> None:
         super().__init__(params, lr=lr, momentum=0.9, fused=params[0].is_cuda)
-        self._params, self._shrink = params, 1 - lr * decay
+        self._params, self._shrink = list(params), 1 - lr * decay
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]

@@ -40,7 +40,7 @@ from pactune.rounds.engine import log as engine_log
 from pactune.rounds.plan import RoundOutcome
 from pactune.stacking.runner import Runner
 
-FAST = {"tf32": True, "channels_last": True}
+FAST: dict[str, Any] = {"tf32": True, "channels_last": True}
 ZETA = 1e-6
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # hardware queues: with more of them, more runs are side by side
 
@@ -230,7 +230,7 @@ def linear_grid(only: str, scale: Scale, device: torch.device) -> Iterator[tuple
         model = make_model("linear", scale.shape, seed=seed).to(device)
         return tuner(model, scale, steps, seed, pt.PACBayes(zeta=zeta), device)
 
-    cells = {"zeta": [0.0, *(10.0**-k for k in range(3, 11))], "seed": list(range(5))}
+    cells: dict[str, Any] = {"zeta": [0.0, *(10.0**-k for k in range(3, 11))], "seed": list(range(5))}
     for name, outer_steps in (("fused", scale.outer_steps), ("captured", math.ceil(scale.outer_steps / 5))):
         if only not in f"linear, {name}":
             continue

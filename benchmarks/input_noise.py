@@ -23,7 +23,7 @@ from torch.nn import functional as F  # noqa: N812
 import pactune as pt
 
 NAME = "input_noise.json"
-decays = importlib.import_module("pactune.search.decays")
+decays: Any = importlib.import_module("pactune.search.decays")
 
 
 def tuned(setting: str, rows: Draw, number: int, noises: tuple[float, ...]) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def load_sparse_ho(folder: str | None) -> Any:
     for name in ("hp", "fmin", "tpe", "rand", "Trials", "STATUS_OK"):
         sys.modules["hyperopt"].__dict__.setdefault(name, None)
     own = scipy.sparse.linalg.cg
-    scipy.sparse.linalg.cg = lambda a, b, x0=None, tol=1e-5, maxiter=None: own(a, b, x0=x0, rtol=tol, maxiter=maxiter)
+    solvers: Any = scipy.sparse.linalg
+    solvers.cg = lambda a, b, x0=None, tol=1e-5, maxiter=None: own(a, b, x0=x0, rtol=tol, maxiter=maxiter)
     sys.modules["coverage"] = None  # type: ignore[assignment]  # numba would find the benchmark of this name
     import sparse_ho
     import sparse_ho.criterion

@@ -43,8 +43,8 @@ def make_tuner(valid: int, *, engine: str = "auto", **sizes: int | None) -> pt.T
     torch.manual_seed(0)
     model = nn.Linear(20, 2)
     hyper = pt.WeightDecay(model)
-    data = {"train": rows(1000, 1), "valid": rows(valid, 2)}
-    problem = pt.Problem(model, hyper, **data, loss=cross_entropy, batch_size=BATCH, **sizes)
+    data: dict[str, Any] = {"train": rows(1000, 1), "valid": rows(valid, 2), "batch_size": BATCH, **sizes}
+    problem = pt.Problem(model, hyper, loss=cross_entropy, **data)
     outer = torch.optim.SGD(hyper.parameters(), lr=0.01)
     return pt.Tuner(
         problem, inner=pt.SGD(0.01), inner_steps=1, outer=outer, objective=pt.ValidationRisk(), engine=engine
@@ -151,10 +151,10 @@ def by_hand() -> Callable[[], Any]:
         with torch.no_grad():
             before = [p.clone() for p in params]
             for p, g, d in zip(params, gradient, decay, strict=True):
-                p -= 0.01 * (g + d * p)
+                p.sub_(0.01 * (g + d * p))
         risk = cross_entropy(model(xv[order[1]]), yv[order[1]])
-        for d, g, p in zip(decay, torch.autograd.grad(risk, params), before, strict=True):
-            d.grad = -0.01 * g * p
+        for d, g, start in zip(decay, torch.autograd.grad(risk, params), before, strict=True):
+            d.grad = -0.01 * g * start
         return risk.item()
 
     return call

@@ -76,7 +76,7 @@ def by_library(inner_steps: int, engine: str = "auto") -> tuple[OuterStep, list[
 def by_hand(inner_steps: int) -> tuple[OuterStep, list[Tensor]]:
     """Return an outer step with `torch.func.vmap` over the tasks."""
     model = network()
-    params = dict(model.named_parameters())
+    params: dict[str, Any] = dict(model.named_parameters())
     outer = torch.optim.Adam(params.values(), lr=OUTER_LR)
 
     def loss(at: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

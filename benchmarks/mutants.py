@@ -148,7 +148,7 @@ def judge(mutant: Mutant, tests: dict[str, dict[str, Any]], copy: Path, most_sec
 
 
 def _within(names: list[str], tests: dict[str, dict[str, Any]], seconds: float) -> list[str]:
-    total, kept = 0.0, []
+    total, kept = 0.0, list[str]()
     for name in names:
         total += tests[name]["seconds"]
         if total > seconds and kept:

@@ -6,7 +6,7 @@ import ast
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["Mutant", "find_mutants"]
 
@@ -115,13 +115,9 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
                 changed.ops[place] = other()
                 yield changed
     elif isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in ARITHMETIC:
-        changed = copy.deepcopy(node)
-        changed.op = ARITHMETIC[type(node.op)]()
-        yield changed
+        yield _with_operator(node, ARITHMETIC[type(node.op)]())
     elif isinstance(node, ast.BoolOp):
-        changed = copy.deepcopy(node)
-        changed.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
-        yield changed
+        yield _with_operator(node, ast.And() if isinstance(node.op, ast.Or) else ast.Or())
     elif isinstance(node, ast.UnaryOp):
         yield node.operand
     elif isinstance(node, ast.Constant):
@@ -136,6 +132,12 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.UnaryOp(ast.Not(), node.test)
 
 
+def _with_operator(node: Any, operator: ast.AST) -> ast.AST:
+    changed: Any = copy.deepcopy(node)
+    changed.op = operator
+    return changed  # type: ignore[no-any-return]
+
+
 def _other_constants(value: object) -> Iterator[ast.AST]:
     if isinstance(value, bool):
         yield ast.Constant(not value)
@@ -145,7 +147,7 @@ def _other_constants(value: object) -> Iterator[ast.AST]:
 
 
 def _mutant(text: str, name: str, node: ast.AST, changed: ast.AST, function: frozenset[int] | None) -> Mutant:
-    where = node.test if isinstance(node, (ast.If, ast.While)) else node
+    where: Any = node.test if isinstance(node, (ast.If, ast.While)) else node  # a statement or an expression
     lines = text.encode().splitlines(keepends=True)
     starts = [0]
     for line in lines:

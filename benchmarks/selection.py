@@ -13,6 +13,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def plain_chains_seconds(data: FreedmanData) -> dict[str, Any]:
     rng, sample = np.random.default_rng(0), 5
     total = 0.0
     for size in range(1, SELECTED + 1):
-        per_model = seconds(lambda size=size: plain_chains(data, list(range(size)), rng), repeats=sample)
+        per_model = seconds(partial(plain_chains, data, list(range(size)), rng), repeats=sample)
         total += per_model * (FEATURES - size + 1)
     return {"seconds": total, "extrapolated_from": f"{sample} candidates of each of the {SELECTED} sizes"}
 
@@ -97,14 +98,14 @@ def growth() -> dict[str, list[dict[str, float]]]:
         taken = seconds(lambda: fit(data, selected), repeats=3)
         return {"features": features, "rows": rows, "selected": selected, "seconds": taken}
 
+    def with_steps(steps: int) -> dict[str, float]:
+        return {"steps": steps, "seconds": seconds(lambda: fit(freedman_data(0, test_rows=10), steps=steps))}
+
     return {
         "features": [cost(features=count) for count in (125, 250, 500, 1000, 2000, 4000)],
         "rows": [cost(rows=count) for count in (250, 500, 1000, 4000, 16000)],
         "selected": [cost(selected=count) for count in (5, 10, 20, 40, 80)],
-        "steps": [
-            {"steps": steps, "seconds": seconds(lambda steps=steps: fit(freedman_data(0, test_rows=10), steps=steps))}
-            for steps in (50, 500, 5000)
-        ],
+        "steps": [with_steps(count) for count in (50, 500, 5000)],
     }
 
 

@@ -56,26 +56,31 @@ class Data(NamedTuple):
     task: str
 
 
+def _table(pair: Any, task: str) -> Data:
+    columns, target = pair
+    return Data(columns, target, task)
+
+
 def tables() -> dict[str, Data]:
     """Tables that scikit-learn ships, and drawn ones with a known share of useless columns."""
     regression, classes = "regression", "classification"
     wine = load_wine()
     wide = make_regression(60, 200, n_informative=3, noise=30.0, random_state=0)
     return {
-        "diabetes": Data(*load_diabetes(return_X_y=True), regression),
+        "diabetes": _table(load_diabetes(return_X_y=True), regression),
         "wine: alcohol": Data(wine.data[:, 1:], wine.data[:, 0], regression),
-        "friedman1, 200 × 20": Data(*make_friedman1(200, 20, noise=1.0, random_state=0), regression),
-        "10 of 50 columns, 200 rows": Data(
-            *make_regression(200, 50, n_informative=10, noise=50.0, random_state=0), regression
+        "friedman1, 200 × 20": _table(make_friedman1(200, 20, noise=1.0, random_state=0), regression),
+        "10 of 50 columns, 200 rows": _table(
+            make_regression(200, 50, n_informative=10, noise=50.0, random_state=0), regression
         ),
-        "3 of 200 columns, 60 rows": Data(*wide, regression),
-        "breast cancer": Data(*load_breast_cancer(return_X_y=True), classes),
+        "3 of 200 columns, 60 rows": _table(wide, regression),
+        "breast cancer": _table(load_breast_cancer(return_X_y=True), classes),
         "wine": Data(wine.data, wine.target, classes),
-        "iris": Data(*load_iris(return_X_y=True), classes),
-        "6 of 40 columns, 300 rows": Data(
-            *make_classification(300, 40, n_informative=6, n_redundant=6, random_state=0), classes
+        "iris": _table(load_iris(return_X_y=True), classes),
+        "6 of 40 columns, 300 rows": _table(
+            make_classification(300, 40, n_informative=6, n_redundant=6, random_state=0), classes
         ),
-        "digits": Data(*load_digits(return_X_y=True), classes),
+        "digits": _table(load_digits(return_X_y=True), classes),
     }
 
 
@@ -118,7 +123,9 @@ class FoldSelector(BaseEstimator):
         ]
         parts = [standardize(X[a], targets[a], X[b], targets[b]) for a, b in splits]
         path = forward_path(parts[0], _FoldMean(parts), max_features=X.shape[1], patience=10)
-        self.support_ = np.isin(np.arange(X.shape[1]), [step.feature for step in path[1 : best_size(path) + 1]])
+        self.support_ = np.isin(
+            np.arange(X.shape[1]), [step.feature for step in path[1 : best_size(path) + 1] if step.feature is not None]
+        )
         return self
 
     def get_support(self) -> np.ndarray:
@@ -255,7 +262,7 @@ def main() -> None:
             entry["all_features_logistic_cv"] = logistic_cv(data)
         found[table] = entry
     shipped = [table for table in found if table in SHIPPED]
-    result = {"seeds": len(SEEDS), "folds": 5, "tables": found, "summary": summary(found, list(found))}
+    result: dict[str, Any] = {"seeds": len(SEEDS), "folds": 5, "tables": found, "summary": summary(found, list(found))}
     if shipped:
         result["summary_shipped"] = summary(found, shipped)
     for name, row in result["summary"].items():

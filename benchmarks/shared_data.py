@@ -39,7 +39,12 @@ def build(given: Any, seed: int) -> pt.Tuner:
     hyper = pt.WeightDecay(model, per="tensor", init=0.01)
     problem = pt.Problem(model, hyper, loss=F.cross_entropy, **given(seed))
     outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
-    settings = {"inner": pt.SGD(0.1), "inner_steps": 4, "objective": pt.PACBayes(0.1), "engine": "traced"}
+    settings: dict[str, Any] = {
+        "inner": pt.SGD(0.1),
+        "inner_steps": 4,
+        "objective": pt.PACBayes(0.1),
+        "engine": "traced",
+    }
     return pt.Tuner(problem, outer=outer, seed=seed, **settings)
 
 

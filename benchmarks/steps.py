@@ -111,7 +111,7 @@ def literal(model: nn.Module, shape: tuple[int, ...], steps: int) -> Callable[[]
             optimizer.step()
             with torch.no_grad():
                 for p, decay in zip(params, decays, strict=True):
-                    p -= 1e-4 * decay * p
+                    p.sub_(1e-4 * decay * p)
 
     return run
 
@@ -273,7 +273,7 @@ def _digits(s: int, draws: int = 10) -> dict[str, float]:
     accuracies, regularizers = [], []
     for draw in range(draws):
         (x, y), test = load_digits(100, draw)
-        halves = {"train": (x[:50], y[:50]), "valid": (x[50:], y[50:])}
+        halves: dict[str, Any] = {"train": (x[:50], y[:50]), "valid": (x[50:], y[50:])}
         torch.manual_seed(draw)
         model = nn.Linear(64, 10)
         hyper = pt.WeightDecay(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -156,7 +157,7 @@ def implicit_peers() -> dict[tuple[str, int], Callable[[Case], Run]]:
     last), so only the first can be compared.
     """
     cases = [("neumann", 5), ("neumann", 20), ("cg", 1), ("cg", 5)]
-    return {(method, n): lambda case, method=method, n=n: betty_way(case, method, n) for method, n in cases}
+    return {(method, n): partial(betty_way, method=method, products=n) for method, n in cases}
 
 
 def betty_way(case: Case, method: str, products: int) -> Run:

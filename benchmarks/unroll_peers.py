@@ -71,7 +71,9 @@ def ours(case: Case, estimator: Any) -> Callable[[], list[Tensor]]:
 
     def run() -> list[Tensor]:
         made.hypergradient()
-        grads = {name.removeprefix("values.").replace("/", "."): p.grad for name, p in hyper.named_parameters()}
+        grads: dict[str, Any] = {
+            name.removeprefix("values.").replace("/", "."): p.grad for name, p in hyper.named_parameters()
+        }
         return [grads[name] for name, _ in made.problem.model.named_parameters()]
 
     return run

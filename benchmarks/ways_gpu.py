@@ -109,7 +109,7 @@ def numbers(text: str) -> list[int]:
     >>> numbers("0-2,5")
     [0, 1, 2, 5]
     """
-    found = []
+    found = list[int]()
     for part in text.split(","):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +57,7 @@ def run(draw: int, zeta: float, outer_steps: int) -> pt.Result:
 
 def collect(zetas: list[float], draws: int, outer_steps: int) -> Curves:
     """Return test accuracies [draw][step] by ζ, and those of plain training, which runs beside ζ = 0."""
-    curves: Curves = {PLAIN: []} | {f"{zeta:g}": [] for zeta in zetas}
+    curves: Curves = {PLAIN: [], **{f"{zeta:g}": [] for zeta in zetas}}
     for draw in range(draws):
         for zeta in zetas:
             result = run(draw, zeta, outer_steps)
@@ -65,7 +67,7 @@ def collect(zetas: list[float], draws: int, outer_steps: int) -> Curves:
     return curves
 
 
-def _accuracies(rows: list[dict[str, float]], outer_steps: int) -> list[float]:
+def _accuracies(rows: Sequence[dict[str, Any]], outer_steps: int) -> list[float]:
     """Return the test accuracies; a run that ends early, its gradient exactly 0, stays where it ended."""
     found = [round(row["test_accuracy"], 4) for row in rows]
     return found + found[-1:] * (outer_steps - len(found))

@@ -65,7 +65,7 @@ def tuner(engine: str) -> pt.Tuner:
 
 def by_hand() -> Way:
     model = network().train()
-    params = dict(model.named_parameters())
+    params: dict[str, Any] = dict(model.named_parameters())
     outer, step = torch.optim.Adam(params.values(), lr=OUTER_LR), 0
 
     def outer_step() -> None:

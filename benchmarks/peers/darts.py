@@ -83,8 +83,8 @@ def tuner(engine: str, order: int) -> pt.Tuner:
 
 def by_hand(order: int) -> Way:
     model, hyper = modules()
-    params, outer = dict(model.named_parameters()), torch.optim.Adam(hyper.parameters(), lr=OUTER_LR)
-    rows = mini_batches(TRAIN, SIZE, "train")
+    params: dict[str, Tensor] = dict(model.named_parameters())
+    outer, rows = torch.optim.Adam(hyper.parameters(), lr=OUTER_LR), mini_batches(TRAIN, SIZE, "train")
 
     def outer_step() -> None:
         nonlocal params

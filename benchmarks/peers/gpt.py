@@ -77,7 +77,7 @@ def tuner(engine: str) -> pt.Tuner:
 
 def by_hand() -> Way:
     model = network()
-    params = dict(model.named_parameters())
+    params: dict[str, Tensor] = dict(model.named_parameters())
     decays = {name: torch.full_like(p, 1e-3).requires_grad_() for name, p in params.items()}
     outer, rows = torch.optim.Adam(decays.values(), lr=OUTER_LR), mini_batches(ROWS, SIZE, "train")
 

@@ -45,7 +45,8 @@ class Proximal(nn.Module):
 
     def penalty(self, params: dict[str, Tensor]) -> Tensor:
         start = self.start.initial(params)
-        return 0.5 * STRENGTH * sum(((p - start[name]) ** 2).sum() for name, p in params.items())
+        distance: Any = sum(((p - start[name]) ** 2).sum() for name, p in params.items())
+        return 0.5 * STRENGTH * distance
 
 
 def tuner(engine: str) -> pt.Tuner:

@@ -69,7 +69,8 @@ def tuner(engine: str) -> pt.Tuner:
 
 def by_hand() -> Way:
     model, hyper = modules()
-    params, weights = dict(model.named_parameters()), list(hyper.parameters())
+    params: dict[str, Tensor] = dict(model.named_parameters())
+    weights = list(hyper.parameters())
     outer = torch.optim.Adam(weights, lr=OUTER_LR)
     rows = mini_batches(TRAIN, SIZE, "train")
 

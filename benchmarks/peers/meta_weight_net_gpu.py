@@ -68,7 +68,7 @@ def cifar_resnet18() -> nn.Module:
     """Return ResNet-18 for images of 32 × 32 pixels and ten classes."""
     model = resnet18(channels=3, outputs=10)
     model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-    model.maxpool = nn.Identity()
+    model.maxpool = nn.Identity()  # type: ignore[assignment]
     return model
 
 
@@ -139,9 +139,10 @@ class Setting:
     def tuner(self, engine: str) -> pt.Tuner:
         model, hyper = self.modules()
         x, y, meta_x, meta_y = self.data
-        sizes = {"batch_size": self.size, "valid_batch_size": self.size if self.size < self.meta else None}
         losses = {"train_loss": train_loss, "valid_loss": valid_loss}
-        problem = pt.Problem(model, hyper, train=(x, y), valid=(meta_x, meta_y), **losses, **sizes)
+        sizes = {"batch_size": self.size, "valid_batch_size": self.size if self.size < self.meta else None}
+        given: dict[str, Any] = {**losses, **sizes}
+        problem = pt.Problem(model, hyper, train=(x, y), valid=(meta_x, meta_y), **given)
         outer = torch.optim.Adam(hyper.parameters(), lr=OUTER_LR)
         settings: dict[str, Any] = {"objective": pt.ValidationRisk(), "hypergradient": pt.Truncated(1)}
         return pt.Tuner(problem, inner=pt.SGD(lr=self.lr), inner_steps=1, outer=outer, engine=engine, **settings)
@@ -149,7 +150,8 @@ class Setting:
     def by_hand(self) -> Way:
         model, hyper = self.modules()
         x, y, meta_x, meta_y = self.data
-        params, weights = dict(model.named_parameters()), list(hyper.parameters())
+        params: dict[str, Tensor] = dict(model.named_parameters())
+        weights = list(hyper.parameters())
         outer = torch.optim.Adam(weights, lr=OUTER_LR)
         rows, meta_rows = self.batches("train"), self.batches("valid")
 

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,8 @@ def main() -> None:
     x, y = pick(*read_cifar(cifar, [f"data_batch_{k}.bin" for k in range(1, 6)]), draws)
     xt, yt = read_cifar(cifar, ["test_batch.bin"])
     np.savez_compressed(args.out / "cifar10.npz", x=x, y=y, xt=xt, yt=yt, draws=draws)
-    np.savez_compressed(args.out / "digits.npz", draws=draws, **pack_digits(draws))
+    digits: dict[str, Any] = pack_digits(draws)
+    np.savez_compressed(args.out / "digits.npz", draws=draws, **digits)
 
 
 if __name__ == "__main__":

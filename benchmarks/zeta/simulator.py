@@ -102,6 +102,7 @@ class Simulator:
             return
         if self.graph is None:
             self._capture(chunk)
+        assert self.graph is not None
         for _ in range(steps // chunk):
             self.graph.replay()
 

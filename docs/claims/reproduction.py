@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
 from claims.resnet_rows import method, resnets
 from claims.studies import compared, mean, runs_at, spearman, studies, summary, wins
@@ -46,7 +47,8 @@ def _offline() -> list[str]:
     loss = compared(mnist, "regularized", "min_norm")
     other = {key: run.rows[-1]["test_accuracy"] for run in runs_at(cifar, 2.5e-5) for key in [_key(run)]}
     above = sum(value > summary(cifar).values["min_norm"][key] for key, value in other.items())
-    spread = {key: n(100 * value, ".1f") for key, value in bootstrap_interval(list(other.values())).items()}
+    interval: dict[str, Any] = {**bootstrap_interval(list(other.values()))}
+    spread = {key: n(100 * value, ".1f") for key, value in interval.items()}
     risks = [statistics.mean(run.rows[-1]["test_risk"] for run in runs_at(one, zeta)) for zeta in (0.0, 5e-6)]
     return [
         f"Better on {wins(mnist, 'regularized', 'zero')} draws on MNIST and on "
