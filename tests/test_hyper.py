@@ -233,6 +233,15 @@ def test_a_hyperparameter_of_a_constant_penalty_is_named(make: Any) -> None:
         make(network(), hyper).fit(1, progress=False)
 
 
+def test_a_subclass_may_have_other_weights() -> None:
+    class Halved(pt.ExampleWeights):
+        def weights(self, index: Tensor | None = None) -> Tensor:
+            return 0.5 * super().weights(index)
+
+    losses, index = torch.tensor([1.0, 3.0]), torch.tensor([0, 2])
+    assert Halved(4).weigh(losses, index).item() == 0.5 * pt.ExampleWeights(4).weigh(losses, index).item() == 1.0
+
+
 @pytest.mark.parametrize("kind", [OneTensor, OneTensorClosed])
 def test_penalties_of_different_tensors_all_count(kind: Any, classes: Any) -> None:
     model, data = network(), classes(12, 1)

@@ -316,11 +316,12 @@ class ExampleWeights(nn.Module):
                 f"`hyper` has {len(self.logits)} example weights and `train` {rows} rows; use ExampleWeights({rows})"
             )
 
-    def weights(self) -> Tensor:
-        """Return the weights of all examples. Shape (rows,)."""
-        return 2.0 * torch.sigmoid(self.logits)
+    def weights(self, index: Tensor | None = None) -> Tensor:
+        """Return the weights of the rows with these numbers, of all rows by default. A subclass may override it."""
+        logits = self.logits if index is None else self.logits[index.to(self.logits.device)]
+        return 2.0 * torch.sigmoid(logits)
 
     def weigh(self, losses: Tensor, index: Tensor) -> Tensor:
         """Return mean(w_i ℓ_i) over a mini-batch; a row with several losses counts with their mean."""
         per_row = losses.reshape(len(losses), -1).mean(1)
-        return (2.0 * torch.sigmoid(self.logits[index.to(self.logits.device)]) * per_row).mean()
+        return (self.weights(index) * per_row).mean()
