@@ -192,6 +192,17 @@ class Anneal(pt.Callback):
         self._tau[0] *= self._factor
 
 
+class Add(pt.Callback):
+    """Adds 1 to an array after the second move of λ."""
+
+    def __init__(self, value: Any) -> None:
+        self._value, self._moves = value, 0
+
+    def on_hyper_step(self, tuner: pt.Tuner) -> None:
+        self._moves += 1
+        self._value[0] += self._moves == 2
+
+
 @pytest.mark.parametrize("objective", [pt.PACBayes(0.01), pt.ValidationRisk()], ids=["path", "risk"])
 def test_a_change_that_no_snapshot_sees_is_noticed(
     objective: Any, captures: list[int], caplog: pytest.LogCaptureFixture
@@ -203,6 +214,32 @@ def test_a_change_that_no_snapshot_sees_is_noticed(
     np.testing.assert_allclose(found[1].values, found[0].values, rtol=1e-9, atol=1e-12)
     assert any("one by one from now on" in message for message in caplog.messages)
     assert captures == [1]
+
+
+@pytest.mark.parametrize("engine", [Captured(), "traced"], ids=["captured", "traced"])
+def test_a_part_that_is_detached_later_is_noticed(engine: Any, captures: list[int]) -> None:
+    """The values of the risks stay as they are, so only their graphs tell."""
+
+    def tuner(engine: Any, detached: Any) -> pt.Tuner:
+        def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            bounded = output.tanh()
+            return mse_loss(output, target) + mse_loss(output, bounded.detach() if detached[0] else bounded)
+
+        torch.manual_seed(0)
+        model, (x, y) = nn.Linear(3, 2).double(), torch.randn(2, 12, 3, dtype=torch.float64)
+        hyper = pt.WeightDecay(model)
+        problem = pt.Problem(model, hyper, train=(x[:6], y[:6, :2]), valid=(x[6:], y[6:, :2]), loss=loss)
+        settings: dict[str, Any] = {"objective": pt.PACBayes(0.1), "hypergradient": pt.Truncated(2)}
+        outer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+        return pt.Tuner(problem, inner=pt.SGD(0.1), inner_steps=2, outer=outer, engine=engine, **settings)
+
+    found = []
+    for one in ("eager", engine):
+        detached = np.zeros(1)  # an array, which snapshots do not look into
+        found.append(history(tuner(one, detached), [Add(detached)]))
+    np.testing.assert_allclose(found[1].values, found[0].values, rtol=1e-9, atol=1e-12)
+    without = history(tuner("eager", np.zeros(1)))
+    assert np.abs(without.values - found[0].values).max() > 1e-3
 
 
 @pytest.mark.parametrize("steps", [1, 11])

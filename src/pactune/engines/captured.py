@@ -96,8 +96,8 @@ class Captured(Engine):
     def run_ends(self, round_chains: Sequence[RoundChain], first: int) -> list[ChainEnd | None]:
         """Replay the ends of all rounds by one graph.
 
-        The graph also returns the risks at its start. If they differ from those of the present functions, a loss or a
-        model depends on something that has changed.
+        The graph also returns the risks at its start. If they, or the operations in their autograd graphs, differ from
+        those of the present functions, a loss or a model depends on something that has changed.
         """
         eager: list[ChainEnd | None] = [None] * len(round_chains)
         if reason := self._end_obstacle(round_chains, first):
@@ -114,7 +114,9 @@ class Captured(Engine):
             return eager
         found, replayed = graph.replay(ends)
         check_interrupt()
-        agree = probes_agree(replayed, probes)
+        graphs = zip(graph.functions, ends, strict=True)
+        same_graphs = [captured.probed_graph == end.function.probed_graph for captured, end in graphs]
+        agree = [a and b for a, b in zip(same_graphs, probes_agree(replayed, probes), strict=True)]
         for end, same in zip(ends, agree, strict=True):
             if not same:
                 self.mark_unrecordable(end.problem)

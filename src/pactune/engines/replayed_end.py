@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.engines.replayed_chain import carries_agree, norms_of_sound_runs
-from pactune.engines.round_end import RoundEnd, probe, read_round
+from pactune.engines.round_end import RoundEnd, read_round
 from pactune.rounds.chain import Carry, ChainEnd
 from pactune.rounds.engine import RoundChain
 from pactune.trees import Params, sub
@@ -50,8 +50,8 @@ class ReplayedEnd:
         return self._start_layout, self._hyper_layout, self._data_layout
 
     def probe(self) -> TensorList:
-        """Return the values of `probe` that the present functions give."""
-        return probe(self.function.trajectory, self._start, self._hyper, self._data)
+        """Return the values of `probe` that the present functions give; `function` keeps the graph."""
+        return self.function.ask(self._start, self._hyper, self._data)
 
     def with_count(self, end: ChainEnd) -> ChainEnd:
         """Return the end of the chain with its step count."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from pactune.problem.data.joined import first_of_stack
 from pactune.rounds.chain import Carry, Chain, ChainEnd
 from pactune.rounds.engine import RoundChain
 from pactune.rounds.plan import RoundPlan
-from pactune.trees import Params, clone
+from pactune.trees import Params, clone, leaves
 
 __all__ = [
     "FEW_STEPS",
@@ -34,6 +35,9 @@ FEW_STEPS = 20  # of the longest end that is recorded as soon as the engine reco
 MANY_ROUNDS = 100  # rounds after which a longer end is recorded: recording takes about as long as so many of them
 MOST_STEPS = 200  # of the longest end that is recorded
 MOST_NUMBERS = 2**22  # of θ and of the rows of all steps; a recorded end keeps all its intermediate results
+
+
+Graph = tuple[str, ...]
 
 
 class RoundStart(NamedTuple):
@@ -78,6 +82,7 @@ class RoundEnd:
 
     Attributes:
         result: the layout of the result; None before the first call.
+        probed_graph: the autograd graph of the last eager `probe`.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class RoundEnd:
         self._phase, self._round_index = phase, round_index
         self._rows = _rows(plan.trajectory)
         self.result: TreeLayout | None = None
+        self.probed_graph: Graph = ()
 
     @classmethod
     def of(cls, chain: Chain, first: int = 0) -> RoundEnd:
@@ -103,9 +109,14 @@ class RoundEnd:
         """Run the end of the round."""
         end = self.run(start, hyper, data)
         state = end.state._replace(step=start.carry.state.step)  # the engine counts the steps
-        found = end._replace(state=state), probe(self.trajectory, start, hyper, data)
+        found = end._replace(state=state), probe(self.trajectory, start, hyper, data).values
         self.result = flatten(found)[1]
         return found
+
+    def ask(self, start: RoundStart, hyper: Params, data: RoundData) -> list[Tensor]:
+        """Probe the present functions; return the values and keep the graph."""
+        values, self.probed_graph = probe(self.trajectory, start, hyper, data)
+        return values
 
     def run(self, start: RoundStart, hyper: Params, data: RoundData) -> ChainEnd:
         """Run the steps as Python code; return the end of the chain."""
@@ -134,20 +145,36 @@ def _rows(trajectory: Trajectory) -> tuple[int, int]:
     return trajectory.problem.train.rows, trajectory.problem.valid.rows
 
 
-def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundData) -> list[Tensor]:
-    """Return both risks at the first θ of an end, and what the hooks of the hyperparameters return there.
+class Probe(NamedTuple):
+    """What the functions of an end give at its first θ.
+
+    Attributes:
+        values: both risks, and what the hooks of the hyperparameters return.
+        graph: the operations in the autograd graphs of the risks.
+    """
+
+    values: list[Tensor]
+    graph: Graph
+
+
+def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundData) -> Probe:
+    """Return both risks at the first θ of an end with their graphs, and what the hooks of the hyperparameters return.
 
     An engine compares these values of a recording with those of the present functions. They differ if a loss, a model
-    or a hook has come to depend on something else since it was recorded. Of stacked runs, the first one is asked.
+    or a hook has come to depend on something else since it was recorded. A part that is detached since then changes no
+    value, but the graph. Of stacked runs, the first one is asked.
     """
     problem, stacked = trajectory.problem.members[0], bool(trajectory.problem.runs)
     state, drawn = start.carry.state, start.drawn or {}
     params, buffers, drawn, own = (_first(tree, stacked) for tree in (state.params, state.buffers, drawn, hyper))
-    with torch.no_grad():
+    with torch.enable_grad():
+        at = leaves(params), leaves(own)
         found = [
-            problem.train_risk(params, own, clone(buffers), first_of_stack(data.steps.train[0])),
-            problem.valid_risk(params, own, clone(buffers), first_of_stack(data.final[0])),
+            problem.train_risk(*at, clone(buffers), first_of_stack(data.steps.train[0])),
+            problem.valid_risk(*at, clone(buffers), first_of_stack(data.final[0])),
         ]
+        graph = tuple(itertools.chain.from_iterable(map(_operations, found)))
+    with torch.no_grad():
         if problem.has_penalty:
             found += problem.penalty_gradient(params, own).values()
         if problem.has_prox:
@@ -156,7 +183,18 @@ def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundD
             found += problem.learning_rates(params, own).values()
         if problem.has_initial and start.drawn is not None:
             found += problem.initial(drawn, own).values()
-    return [value.detach() for value in found]
+    return Probe([value.detach() for value in found], graph)
+
+
+def _operations(value: Tensor) -> Iterator[str]:
+    """Yield the names of the operations in the autograd graph of a tensor, depth first."""
+    left, seen = [value.grad_fn], set()
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node.name()
+            left += [parent for parent, _ in node.next_functions]
 
 
 def _first(tree: Params, stacked: bool) -> Params:
@@ -199,7 +237,7 @@ def round_end_obstacle(round_chain: RoundChain, first: int = 0) -> str | None:
     """Return why the end of a round, from step `first` on, cannot be recorded; None if it can."""
     if round_chain.chain.plan.inner_steps - first > FEW_STEPS and (reason := _long_end_obstacle(round_chain, first)):
         return reason
-    if len(list(islice(round_chain.risk_batches, 2))) > 1:
+    if len(list(itertools.islice(round_chain.risk_batches, 2))) > 1:
         return "the risk at θ_T is computed batch by batch"
     return recording_obstacle(round_chain, first)
 

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from pactune.engines.compiling import compile_graph
 from pactune.engines.layout import TensorList, TreeLayout, flatten
 from pactune.engines.rewrites import call_directly, hold_constants, hold_numbers
-from pactune.engines.round_end import RoundEnd, estimator_obstacle, probe, read_round, round_end_obstacle
+from pactune.engines.round_end import RoundEnd, estimator_obstacle, read_round, round_end_obstacle
 from pactune.engines.segment import Segment, SegmentReader, flat_function, recording_obstacle
 from pactune.engines.snapshots import ChangeDetector
 from pactune.engines.timing import least_seconds
@@ -101,7 +101,7 @@ class Traced(Engine):
         """Run a round from a recording of the whole round; return None if the chain has to run it.
 
         The recording also returns the risks at θ_0. They are compared with those of the present functions, bit for bit,
-        or up to the rounding of compiled kernels.
+        or up to the rounding of compiled kernels. So are the operations in the graphs of the risks.
         """
         chain, problem = round_chain.chain, round_chain.chain.plan.trajectory.problem
         if round_chain.position + chain.plan.inner_steps <= self.after or estimator_obstacle(chain):
@@ -117,7 +117,7 @@ class Traced(Engine):
         if not data.steps.even:
             return None
         known: list[TensorList] = []
-        ask = lambda: known.append(probe(chain.plan.trajectory, start, chain.hyper, data))  # noqa: E731
+        ask = lambda: known.append(whole.ask(start, chain.hyper, data))  # noqa: E731
         if self._changes.run(ask, problem.members[:1]):
             self.mark_unrecordable(problem)
             return None
@@ -145,7 +145,8 @@ class Traced(Engine):
         end: ChainEnd
         end, probed = recording.segment.result.restore(found)
         agree = _equal if self.exact else _nearly_equal
-        if not all(agree(a, b) for a, b in zip(probed, known[0], strict=True)):
+        same_graph = recording.segment.probed_graph == whole.probed_graph
+        if not same_graph or not all(agree(a, b) for a, b in zip(probed, known[0], strict=True)):
             self.mark_unrecordable(problem)
             return None
         return end._replace(state=end.state._replace(step=chain.carry.state.step + chain.plan.inner_steps))
