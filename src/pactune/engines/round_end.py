@@ -37,7 +37,7 @@ MOST_STEPS = 200  # of the longest end that is recorded
 MOST_NUMBERS = 2**22  # of θ and of the rows of all steps; a recorded end keeps all its intermediate results
 
 
-Graph = tuple[str, ...]
+Graph = tuple[type, ...]  # the kinds of its nodes
 
 
 class RoundStart(NamedTuple):
@@ -186,14 +186,14 @@ def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundD
     return Probe([value.detach() for value in found], graph)
 
 
-def _operations(value: Tensor) -> Iterator[str]:
-    """Yield the names of the operations in the autograd graph of a tensor, depth first."""
+def _operations(value: Tensor) -> Iterator[type]:
+    """Yield the operations in the autograd graph of a tensor, depth first."""
     left, seen = [value.grad_fn], set()
     while left:
         node = left.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            yield node.name()
+            yield type(node)
             left += [parent for parent, _ in node.next_functions]
 
 
