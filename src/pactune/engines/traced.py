@@ -25,7 +25,7 @@ __all__ = ["Compiled", "Traced"]
 Recorded = Segment | RoundEnd
 
 FEWEST_STEPS = 3  # with fewer first steps the check of a round, an eager step and a recorded one, costs what is saved
-MOST_RECORDINGS = 16  # the most recordings that one list keeps; the oldest one goes first
+MOST_RECORDINGS = 16  # of a run in one list; the oldest one goes first
 
 
 @dataclass
@@ -223,7 +223,9 @@ class Traced(Engine):
             if found.layouts == layouts and found.segment.is_same_function(segment):
                 return found
         made = Recording(segment, layouts, self._record(segment, layouts, example))
-        del known[: max(0, len(known) + 1 - MOST_RECORDINGS)]
+        own = [one for one in known if one.segment.trajectory.problem is segment.trajectory.problem]
+        if len(own) >= MOST_RECORDINGS:
+            known.remove(own[0])
         known.append(made)
         return made
 

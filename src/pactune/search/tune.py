@@ -35,6 +35,7 @@ from pactune.search.rows import HeldOutFold, hold_out_folds, merged
 from pactune.search.samples import first_inputs, needs_pull, one_sample, spread_of
 from pactune.search.scores import CandidateScores, RoundChoice, scale_of
 from pactune.search.training import InnerLoop, RowReader, averaged, start_run
+from pactune.stacking.layers import has_stacked_layers
 from pactune.stacking.runner import Runner
 from pactune.threads import one_thread
 
@@ -323,16 +324,17 @@ def _new_runner(engine: str | Engine, problem: Problem) -> Runner:
 
 
 def _engine(engine: str | Engine, problem: Problem) -> Engine:
-    """Return the engine. A search makes many steps, so "auto" records them at once where it would warm up first.
+    """Return the engine. A search makes many steps, so "auto" records stacked runs at once, without a warm-up.
 
-    Stacked convolutions are products. They may use TF32 if convolutions may, which PyTorch allows by default.
+    Runs that are not stacked on a CPU have a recording each, which pays only after many steps. Stacked convolutions are
+    products. They may use TF32 if convolutions may, which PyTorch allows by default.
     """
     found = as_engine(engine, problem)
     if engine != "auto":
         return found
     if isinstance(found, Captured) and trains_long(problem):
         return replace(found, tf32=torch.backends.cudnn.allow_tf32 or None, channels_last=True)
-    return Traced() if isinstance(found, Traced) else found
+    return Traced() if isinstance(found, Traced) and not has_stacked_layers(problem.model) else found
 
 
 def _dynamics(problem: Problem, rate: float) -> Dynamics:
