@@ -87,6 +87,31 @@ def test_one_model_and_the_same_seed_give_the_same_number() -> None:
     assert first == again != other
 
 
+@pytest.mark.parametrize("side", ["train", "valid"])
+def test_paths_are_trained_in_training_mode_and_judged_in_eval_mode(side: str) -> None:
+    class Shifted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + 3 * self.training * torch.arange(self.out_features)
+
+    make = train_side if side == "train" else validation_side
+    torch.manual_seed(0)
+    found, start = [], Shifted(4, 3).state_dict()
+    for training in (True, False):
+        model = Shifted(4, 3).train(training)
+        model.load_state_dict(start)
+        claim = make(problem(model))
+        found.append(pt.certify(claim).value)
+        paths = claim.paths()
+    wrong = [one.argmax(1) != claim.sample.source.first().data[1] for one in _scores(paths.params, claim)]
+    assert found[0] == found[1]
+    assert claim.evidence(paths).empirical == pytest.approx(float(torch.stack(wrong).double().mean()))
+
+
+def _scores(params: dict[str, Tensor], claim: Any) -> list[Tensor]:
+    x = claim.sample.source.first().data[0]
+    return [x @ weight.T + bias for weight, bias in zip(params["weight"], params["bias"], strict=True)]
+
+
 def test_the_start_is_not_the_one_that_tuned() -> None:
     """λ depends on the tuner's draws of θ_0, so the certified chains must have others, at the same seed too."""
     p = problem()

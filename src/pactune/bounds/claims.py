@@ -140,8 +140,9 @@ class _PathClaim(Claim):
         return inputs.draw(0, chain)
 
     def paths(self) -> Paths:
-        """Run the chains."""
-        return run_coupled(self.chain, self.start(), self.drifts(), Streams(self.seed))[0]
+        """Run the chains. The model is in training mode, as in all training."""
+        with self.problem.training_mode():
+            return run_coupled(self.chain, self.start(), self.drifts(), Streams(self.seed))[0]
 
     def measure(self) -> Evidence:
         """Run the chains; return their mean loss on the bound sample and their mean log-ratio."""

@@ -16,6 +16,7 @@ from pactune.checks import FINITE, POSITIVE, check_number
 from pactune.problem import Problem
 from pactune.problem.data import Batch, Source
 from pactune.problem.model_inputs import inputs_and_target
+from pactune.problem.modules import mode
 from pactune.trees import Params
 
 __all__ = ["BoundedLoss", "ClippedCrossEntropy", "ZeroOne", "mean_losses", "row_losses"]
@@ -110,7 +111,7 @@ def row_losses(loss: BoundedLoss, scores: Any, target: Any, rows: int) -> Tensor
 
 
 def mean_losses(problem: Problem, params: Params, source: Source, loss: BoundedLoss) -> Tensor:
-    """Return the mean loss of M models on a sample, divided by the largest loss; float64. Shape (M,).
+    """Return the mean loss of M models in `eval()` mode on a sample, divided by the largest loss; float64. Shape (M,).
 
     Args:
         problem: its model computes the forward.
@@ -128,7 +129,7 @@ def mean_losses(problem: Problem, params: Params, source: Source, loss: BoundedL
         found: Tensor = vmap(lambda values: problem.predict(values, batch)[0])(params)
         return found
 
-    with torch.no_grad():
+    with mode(problem.model, training=False), torch.no_grad():
         for batch in source.evaluation():
             found, target = scores(batch), inputs_and_target(batch.data).target
             if not rows:
