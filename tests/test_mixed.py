@@ -149,6 +149,26 @@ def test_both_ways_are_compared_in_later_calls_too(large: list[int], monkeypatch
     assert compared == [0, 1, 2, 4, 8]  # the first call, then the calls 1, 2, 4 and 8 after it
 
 
+def test_a_loss_that_forward_mode_misreads_later_is_noticed_at_once(large: list[int]) -> None:
+    def switched(way: Any) -> list[Tensor]:
+        rounds = []
+
+        def loss(model: nn.Module, batch: Any, hyper: nn.Module) -> Tensor:
+            return (weighted_without_grad if len(rounds) >= 5 else weighted)(model, batch, hyper)
+
+        with pytest.MonkeyPatch.context() as patch:
+            if way == "double backward":
+                patch.setattr(MixedDerivative, "takes_slopes", lambda self, record: False)
+            one = tuner(loss)
+            for _ in range(8):
+                one.hypergradient()
+                rounds.append([p.grad.clone() for p in one.problem.hyper.parameters() if p.grad is not None])
+        return [value for each in rounds for value in each]
+
+    torch.testing.assert_close(switched("slopes"), switched("double backward"), rtol=1e-12, atol=0)
+    assert len(large) == 7  # five rounds, and twice where the slope is wrong
+
+
 def test_small_steps_take_a_graph() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixed, "slope_gradient", lambda *_: pytest.fail("a small step needs no slope"))
@@ -158,5 +178,6 @@ def test_small_steps_take_a_graph() -> None:
 def test_a_risk_without_the_parameters_has_no_slope() -> None:
     hyper = {"a": torch.ones(2, dtype=torch.float64)}
     params = {"w": torch.ones(3, dtype=torch.float64)}
-    found = slope_gradient(lambda _, lambdas: lambdas["a"].sum(), params, hyper, params)
+    slope, found = slope_gradient(lambda _, lambdas: lambdas["a"].sum(), params, hyper, params)
+    assert slope == 0
     assert torch.equal(found["a"], torch.zeros(2, dtype=torch.float64))
