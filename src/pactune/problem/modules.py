@@ -136,6 +136,7 @@ class ModuleTensors:
         self.hyper_inside_model = any(id(p) in hyper_ids for p in model.parameters())
         for part in (*_compiled_parts(model), *_compiled_parts(hyper)):
             self.params.fix(*part)
+        _refuse_shared_memory({**theta, **{f"hyper {name}": p for name, p in self.hyper_leaves().items()}}, model)
 
     def check_shared_buffers(self) -> None:
         """Raise if a forward assigned another tensor in one of the places of a buffer that several modules share."""
@@ -174,6 +175,39 @@ class ModuleTensors:
             found = ", ".join(sorted(f"{device}/{dtype}" for device, dtype in pairs))
             raise SettingError(f"model and hyper must be on one device and of one type, got {found}; use `.to(...)`")
         return pairs.pop()
+
+
+def _refuse_shared_memory(changing: Params, model: nn.Module) -> None:
+    """Raise if a parameter or buffer that runs change shares memory with another tensor of the model, or with itself.
+
+    Tensors of their own stand in for both during a step, so that a change of one would not be seen in the other.
+    """
+    changing = changing | dict(model.named_buffers())
+    known = {id(tensor) for tensor in changing.values()}
+    every = changing | {name: p for name, p in model.named_parameters() if id(p) not in known}
+    spans = sorted((*span, name) for name, tensor in every.items() if (span := _memory(tensor)))
+    for (_, end, first), (begin, _, second) in itertools.pairwise(spans):
+        if begin < end and not {first, second}.isdisjoint(changing):
+            raise SettingError(
+                f"{first} and {second} share memory; register one tensor in both places, or give each memory of its own"
+            )
+    if repeated := [name for name, tensor in changing.items() if tensor.numel() > 1 and 0 in _strides(tensor)]:
+        raise SettingError(f"the elements of {repeated[0]} share memory, as after `expand`; register a `clone()` of it")
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Return the first and the last address of a tensor's elements; None if it has none."""
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return None
+    steps = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (steps + 1) * tensor.element_size()
+
+
+def _strides(tensor: torch.Tensor) -> list[int]:
+    """Return the strides of the axes with more than one element."""
+    if tensor.layout != torch.strided:
+        return []
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
 @contextmanager

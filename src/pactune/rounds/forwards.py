@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pactune.problem import Problem
 from pactune.problem.data import Source
 from pactune.rounds.replay import check_replay
+from pactune.rounds.stand_ins import check_stand_ins
 from pactune.streams import forked_rng, seed_forward
 from pactune.trees import clone
 
@@ -53,9 +54,10 @@ def try_forwards(problem: Problem) -> Forwards:
     The function restores the generators and the training flags.
 
     Raises:
-        SettingError: a step gives another result when it is run again.
+        SettingError: a step gives another result when it is run again, or with other tensors in place of parameters.
     """
     check_replay(problem)
+    check_stand_ins(problem)
     device, params, hyper = problem.device, problem.parameters(), problem.hyperparameters()
     train, valid = problem.train.first(), problem.valid.first()
     rows, parameters = train.rows + valid.rows, sum(value.numel() for value in params.values())
