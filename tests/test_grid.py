@@ -187,7 +187,52 @@ def share_above(bound: float) -> Any:
     return lambda model, data: {"above": (model(data[0]).max(1).values > bound).double().mean()}
 
 
+def hooked(place: int, register: str, hook: Any, **options: Any) -> dict[str, Any]:
+    def make() -> nn.Module:
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        getattr(model[place], register)(hook, **options)
+        return model
+
+    return {"model": make}
+
+
+def scaled(scale: float) -> Any:
+    return lambda module, gradients, others=None: (scale * gradients[0],)
+
+
+def bounded(bound: float) -> Any:
+    return lambda module, inputs, output: output.clamp(-bound, bound)
+
+
+def bounded_input(bound: float) -> Any:
+    return lambda module, inputs, given: ((inputs[0].clamp(-bound, bound),), given)
+
+
+HOOKS: dict[str, Any] = {
+    "backward hook": lambda value: hooked(1, "register_full_backward_hook", scaled(value)),
+    "backward pre-hook": lambda value: hooked(1, "register_full_backward_pre_hook", scaled(value)),
+    "forward hook": lambda value: hooked(0, "register_forward_hook", bounded(value)),
+    "forward pre-hook": lambda value: hooked(1, "register_forward_pre_hook", bounded_input(value), with_kwargs=True),
+}
+
+
+class Halved(nn.Module):
+    """A layer whose forward hook is one of its own methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.layer.register_forward_hook(self.halve)
+
+    def halve(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return output / 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
 DIFFERENT: dict[str, Any] = {
+    **{name: lambda seed, make=make: make(1.9 + seed) for name, make in HOOKS.items()},  # at θ_0, 1.9 bounds nothing
     "setting of a penalty": lambda seed: {"hyper": lambda model: Power(2.0 + 2 * seed)},
     "tensor": lambda seed: {"hyper": lambda model: Scaled(1.0 + seed, buffer=False), "inner": pt.SGD(0.1)},
     "buffer": lambda seed: {"hyper": lambda model: Scaled(1.0 + seed, buffer=True), "inner": pt.SGD(0.1)},
@@ -241,6 +286,16 @@ def test_losses_of_the_same_making_are_stacked(caplog: pytest.LogCaptureFixture)
     def own(zeta: float, seed: int) -> pt.Tuner:
         loss = nn.CrossEntropyLoss(label_smoothing=0.1)
         return build(zeta, seed, losses={"loss": loss, "metrics": share_above(0.5)}, inner=pt.SGD(lambda step: 0.1))
+
+    with caplog.at_level(logging.INFO, "pactune.engines"):
+        pt.fit_grid(own, GRID, outer_steps=1, engine=Traced(steps=2), progress=False)
+    assert not any("not stacked" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("what", [*HOOKS, "method of the model"])
+def test_cells_with_the_same_hooks_are_stacked(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    def own(zeta: float, seed: int) -> pt.Tuner:
+        return build(zeta, seed, **(HOOKS[what](1.9) if what in HOOKS else {"model": Halved}))
 
     with caplog.at_level(logging.INFO, "pactune.engines"):
         pt.fit_grid(own, GRID, outer_steps=1, engine=Traced(steps=2), progress=False)

@@ -116,6 +116,12 @@ def hooked() -> nn.Module:
     return model
 
 
+def reversed_gradient(scale: float) -> nn.Module:
+    model = stack(nn.Tanh())
+    model[1].register_full_backward_hook(lambda module, received, sent: (scale * received[0],))  # type: ignore[index]
+    return model
+
+
 def smoothed(amount: float) -> Callable[..., Tensor]:
     return lambda output, target: F.cross_entropy(output, target, label_smoothing=amount)
 
@@ -149,6 +155,11 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "slope": (model(lambda: stack(nn.LeakyReLU(0.1))), model(lambda: stack(nn.LeakyReLU(0.3))), "negative_slope"),
     "layer in eval": (model(lambda: stack(nn.BatchNorm1d(6))), model(in_eval), "in evaluation mode"),
     "hook": (model(lambda: stack(nn.Tanh())), model(hooked), "_forward_hooks.0"),
+    "backward hook": (
+        model(lambda: reversed_gradient(1.0)),
+        model(lambda: reversed_gradient(-1.0)),
+        "model.1._backward_hooks.0.scale was '1.0', is '-1.0'",
+    ),
     "function as an argument": (model(lambda: net()), model(lambda: net(Net, F.relu)), "model.activation was"),
     "lambda as an argument": (
         model(lambda: net(Net, lambda x: x * 2)),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pactune.problem import Problem
+from pactune.problem.torch_hooks import registered_hooks
 
 __all__ = ["ChangeDetector", "problem_snapshot", "same_content", "snapshots_equal"]
 
@@ -74,13 +75,15 @@ class _Reference:
 def problem_snapshot(problem: Problem) -> object:
     """Return a snapshot of everything that a problem's risks depend on, except θ, λ, the model's buffers and the data.
 
-    The snapshot holds the types and settings of the modules, frozen parameters, the buffers of λ, and the losses with
-    their parts. It keeps tensors by reference, so it notices a replaced tensor but not one that is changed in place. It
-    cannot see everything that Python code may read; engines therefore also compare numbers.
+    The snapshot holds the types, settings and hooks of the modules, frozen parameters, the buffers of λ, and the losses
+    with their parts. A loss or hook that holds one of the modules holds its number. The snapshot keeps tensors by
+    reference, so it notices a replaced tensor but not one that is changed in place. It cannot see everything that
+    Python code may read; engines therefore also compare numbers.
     """
     inside = dict.fromkeys(problem.model.modules())
+    modules = inside | dict.fromkeys(problem.hyper.modules())
     parts: list[Any] = []  # of all modules in one list, which is faster than a node for each
-    for module in inside | dict.fromkeys(problem.hyper.modules()):
+    for module in modules:
         settings = _settings(module)
         parts += (
             type(module),
@@ -90,8 +93,10 @@ def problem_snapshot(problem: Problem) -> object:
             *settings.values(),
             {name: p for name, p in module._parameters.items() if p is not None and not p.requires_grad} or None,
             None if module in inside else dict(module._buffers) or None,
+            tuple(registered_hooks(module)) or None,
         )
-    return snapshot((parts, problem.losses()))
+    numbered = {id(module): (number, module) for number, module in enumerate(modules)}
+    return _snapshot((parts, problem.losses()), numbered, MOST_NODES + len(numbered))
 
 
 class ChangeDetector:
@@ -124,20 +129,20 @@ def same_content(a: object, b: object) -> bool:
 
 def snapshot(thing: object) -> object:
     """Return an object as a tree of its current parts. An object without known parts is a leaf, kept by reference."""
-    return _snapshot(thing, {})
+    return _snapshot(thing, {}, MOST_NODES)
 
 
-def _snapshot(thing: Any, visited: dict[int, tuple[int, Any]]) -> Any:
+def _snapshot(thing: Any, visited: dict[int, tuple[int, Any]], most: int) -> Any:
     if isinstance(thing, Tensor):
         return _TensorLeaf(thing)
     parts = _parts(thing)
-    if parts is None or len(visited) >= MOST_NODES:
+    if parts is None or len(visited) >= most:
         return thing
     if id(thing) in visited:
         return _Node(type(thing), (visited[id(thing)][0],), (int,))
     if not isinstance(thing, tuple):  # a tuple can hold itself only through another object
         visited[id(thing)] = len(visited), thing  # keeps the object alive, so that no other one gets its id
-    found = tuple([p if type(p) in LEAVES else _snapshot(p, visited) for p in parts])
+    found = tuple([p if type(p) in LEAVES else _snapshot(p, visited, most) for p in parts])
     return _Node(type(thing), found, tuple(map(type, found)))
 
 

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from pactune.problem.modules import frozen_parts
+from pactune.problem.torch_hooks import registered_hooks
 
 __all__ = ["Parts", "describe_parts", "name_of", "without_digests"]
 
 Parts = dict[str, str]  # descriptions by path
 INNER = frozenset(vars(nn.Module()))  # attributes that every module has
-HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 CONTAINERS = (list, tuple, set, frozenset, dict)
 UNORDERED = (set, frozenset, dict)
 VARYING = (torch.device, torch.Generator, PurePath)  # their values may differ between two processes of one run
@@ -199,7 +199,7 @@ def _module_parts(module: nn.Module, *, evaluating: bool) -> Iterator[tuple[str,
     yield "", f"{name_of(type(module))}{' in evaluation mode' if evaluating else ''}"
     yield from _own_class(module)
     yield from ((name, value) for name, value in vars(module).items() if name not in INNER)
-    yield from ((f"{hooks}.{i}", hook) for hooks in HOOKS for i, hook in enumerate(vars(module)[hooks].values()))
+    yield from registered_hooks(module)
     tensors = {**module._parameters, **module._buffers}
     yield from ((name, value) for name, value in tensors.items() if value is not None and _is_made(value))
     yield from ((name, part) for name, part in module._modules.items() if part is not None)
