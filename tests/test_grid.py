@@ -359,6 +359,44 @@ def test_cells_need_models_of_their_own() -> None:
         pt.fit_grid(lambda zeta, seed: shared, GRID, outer_steps=1, progress=False)
 
 
+def over(part: nn.Module) -> Any:
+    """Return a function that makes models whose first layer is the same object."""
+    return lambda: nn.Sequential(part, nn.Linear(6, 3))
+
+
+def normalised() -> nn.Module:
+    return nn.BatchNorm1d(6, affine=False)
+
+
+@pytest.mark.parametrize(("part", "name"), [(nn.Linear(6, 6), "0.weight"), (normalised(), "0.running_mean")])
+def test_cells_must_not_share_tensors_that_runs_change(part: nn.Module, name: str) -> None:
+    with pytest.raises(pt.SettingError, match=f"two cells share the memory of `model.{name}`"):
+        pt.fit_grid(lambda seed: build(0.0, seed, model=over(part)), {"seed": [0, 1]}, outer_steps=1, progress=False)
+
+
+def test_cells_must_not_share_a_hyperparameter() -> None:
+    values = nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def hyper(model: nn.Module) -> nn.Module:
+        own = Power(2.0)
+        own.value = values
+        return own
+
+    with pytest.raises(pt.SettingError, match=r"two cells share the memory of `hyper\.value`"):
+        pt.fit_grid(lambda seed: build(0.0, seed, hyper=hyper), {"seed": [0, 1]}, outer_steps=1, progress=False)
+
+
+@pytest.mark.parametrize("part", [nn.Linear(6, 6).requires_grad_(requires_grad=False), normalised().eval()])
+def test_cells_may_share_frozen_parts(part: nn.Module) -> None:
+    def own(seed: int) -> pt.Tuner:
+        return build(0.0, seed, model=over(part))
+
+    found = pt.fit_grid(own, {"seed": [0, 1]}, outer_steps=2, progress=False)
+    for cell, result in zip(found.cells, found.results, strict=True):
+        alone = own(**cell).fit(2, progress=False)
+        torch.testing.assert_close(table(result)[1], table(alone)[1], rtol=1e-9, atol=1e-11)
+
+
 def test_build_must_return_a_tuner() -> None:
     with pytest.raises(pt.SettingError, match="must return a Tuner"):
         pt.fit_grid(lambda zeta, seed: None, GRID, outer_steps=1, progress=False)  # type: ignore[arg-type,return-value]

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pactune.checks import check_count, check_flag
 from pactune.columns import Row, column_names
 from pactune.engines import as_engine
 from pactune.errors import SettingError
+from pactune.problem import Problem
 from pactune.problem.data import as_source
+from pactune.problem.modules import frozen_parts
 from pactune.results.callbacks import Callback, as_callbacks, progress_for
 from pactune.results.result import Result
 from pactune.rounds.engine import Engine
@@ -86,7 +90,8 @@ def fit_grid(
     (convolutions, BatchNorm) run side by side in one CUDA graph, or one after the other on a CPU. Chains are runs too.
 
     Args:
-        build: `build(**cell)` returns a `Tuner` with a model and a hyper module of its own. Seed what it draws.
+        build: `build(**cell)` returns a `Tuner` with a new model and hyper module; cells may share frozen parameters.
+            Seed what it draws.
         grid: values by name, of which every combination is a cell; or the cells themselves. No name may be that of a
             metric or of a column of the history, such as "objective" or "test_risk".
         outer_steps: as for `Tuner.fit`, like all that follow.
@@ -103,7 +108,7 @@ def fit_grid(
         engine: how inner steps are run; the tuners' own engines are not used.
 
     Raises:
-        SettingError: a setting breaks its rule, or two cells share a model.
+        SettingError: a setting breaks its rule, or two cells share a model or a tensor that a run changes.
 
     Example:
         >>> import torch, pactune as pt
@@ -182,10 +187,40 @@ def _called(name: str, function: Callable[..., Any], cell: Cell) -> Any:
 
 
 def _check_apart(tuners: Sequence[Tuner]) -> None:
-    """Raise if two cells would train the same model or move the same λ."""
+    """Raise if two cells would train the same model or move the same λ, or share a tensor that a run changes."""
     seen: set[int] = set()
+    taken: set[tuple[torch.device, int]] = set()
     for tuner in tuners:
         parts = {id(tuner.problem.model), id(tuner.problem.hyper), id(tuner.outer)}
         if parts & seen:
             raise SettingError("`build` must make a new model, hyper module and outer optimizer for every cell")
         seen |= parts
+        own = _changed_memory(tuner.problem)
+        if shared := [name for key, name in own.items() if key in taken]:
+            raise SettingError(
+                f"`build` must make new tensors for every cell, and two cells share the memory of {shared[0]}; clone "
+                "the tensor, or take a copy.deepcopy of its module. Cells may share frozen parameters, with "
+                "requires_grad=False, and buffers of modules in `eval()` mode inside a model in training mode"
+            )
+        taken |= own.keys()
+
+
+def _changed_memory(problem: Problem) -> dict[tuple[torch.device, int], str]:
+    """Return the names of the tensors that a run may change, by device and address of their memory.
+
+    They are θ, λ and the model's buffers, except those of the parts that stay in `eval()` mode.
+    """
+    frozen = {id(buffer) for part in frozen_parts(problem.model) for buffer in part.buffers(recurse=False)}
+    buffers = {name: buffer for name, buffer in problem.buffers().items() if id(buffer) not in frozen}
+    trees = {"model": problem.leaves() | buffers, "hyper": problem.hyper_leaves()}
+    return {
+        (value.device, _address(value)): f"`{root}.{name}`"
+        for root, tree in trees.items()
+        for name, value in tree.items()
+        if value.numel()
+    }
+
+
+def _address(value: torch.Tensor) -> int:
+    """Return the address of a tensor's memory; that of the object if the tensor is sparse."""
+    return value.untyped_storage().data_ptr() if value.layout == torch.strided else id(value)
