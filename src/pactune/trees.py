@@ -207,14 +207,17 @@ def leaves(a: Params) -> Params:
 
 
 def split(values: Iterable[Tensor | None], *trees: Params) -> list[Params]:
-    """Return the flat `values` under the names of `trees`, in order; None becomes zeros."""
+    """Return the flat `values` under the names of `trees`, in order; None becomes zeros, a sparse tensor becomes dense.
+
+    Gradients of embeddings may be sparse, and dynamics and objectives compute with dense tensors.
+    """
     stream = iter(values)
     named: list[Params] = []
     for tree in trees:
         part: Params = {}
         for name, like in tree.items():
             value = next(stream)
-            part[name] = torch.zeros_like(like) if value is None else value
+            part[name] = torch.zeros_like(like) if value is None else value.to_dense() if value.is_sparse else value
         named.append(part)
     return named
 

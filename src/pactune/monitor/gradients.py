@@ -75,14 +75,9 @@ def stored_gradient(params: Params, grad_scale: float) -> Params:
 
 
 def precise(tree: Params) -> Params:
-    """Return dense tensors of at least float32. Gradients of embeddings may be sparse."""
+    """Return tensors of at least float32."""
     half = (torch.float16, torch.bfloat16)
-    dense = {name: _dense(v) if v.is_sparse else v for name, v in tree.items()}
-    return {name: value.float() if value.dtype in half else value for name, value in dense.items()}
-
-
-def _dense(value: Tensor) -> Tensor:
-    return torch.zeros(value.shape, dtype=value.dtype, device=value.device).add_(value)
+    return {name: value.float() if value.dtype in half else value for name, value in tree.items()}
 
 
 def mean_over_processes(gradient: Params) -> Params:

@@ -20,7 +20,7 @@ from pactune.search.training import InnerLoop, copied_modules, start_run, train
 from pactune.stacking.lockstep import run_in_lockstep
 from pactune.stacking.runner import Runner
 from pactune.streams import Streams, forked_rng, seed_forward
-from pactune.trees import Params, axpy, clone, norm, scale, sub
+from pactune.trees import Params, axpy, clone, norm, scale, split, sub
 from pactune.tuning.outer_run import OuterRun
 
 __all__ = ["find_learning_rate"]
@@ -95,8 +95,7 @@ def _gradient(problem: Problem, params: Params, batch: Batch) -> Params:
         leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
         risk = problem.train_risk(leaves, problem.hyperparameters(), clone(problem.buffers()), batch)
         found = torch.autograd.grad(risk, list(leaves.values()), allow_unused=True)
-    pairs = zip(leaves.items(), found, strict=True)
-    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in pairs}
+    return split(found, leaves)[0]
 
 
 def _reader(run: OuterRun, path: list[float]) -> Callable[[RunStates], None]:
