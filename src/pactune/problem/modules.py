@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from pactune.errors import SettingError, warn_user
-from pactune.problem.tensor_slots import TensorSlots, owner
+from pactune.problem.tensor_slots import TensorSlots, owner, without_cast_cache
 from pactune.streams import forked_rng, seed_forward
 from pactune.trees import Params
 
@@ -277,7 +277,13 @@ def restored_mode(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Evaluate in `eval()` mode, without gradients, with seeded random draws; restore everything on exit."""
-    with mode(model, training=False), _without_compiled_code(model), forked_rng(device), torch.no_grad():
+    with (
+        mode(model, training=False),
+        _without_compiled_code(model),
+        without_cast_cache(device),
+        forked_rng(device),
+        torch.no_grad(),
+    ):
         seed_forward(device, 0)
         yield
 

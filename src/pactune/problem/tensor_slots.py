@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from pactune.trees import Params
 
-__all__ = ["TensorSlots", "call_with"]
+__all__ = ["TensorSlots", "call_with", "without_cast_cache"]
 
 T = TypeVar("T")
 Store = dict[str, Any]
@@ -87,3 +89,19 @@ def owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """Return the submodule that holds a dotted name, and the last part of the name."""
     path, _, attribute = name.rpartition(".")
     return module.get_submodule(path), attribute
+
+
+@contextmanager
+def without_cast_cache(device: torch.device) -> Iterator[None]:
+    """Switch off the cache of a `torch.autocast` block around this one, and restore it on exit.
+
+    The cache keeps the cast of every leaf until the outermost block ends. Every inner step has leaves of its own, so it
+    would keep a copy of the model per step. A parameter that is changed in place would keep its old cast.
+    """
+    before = torch.is_autocast_cache_enabled()
+    if torch.is_autocast_enabled(device.type):  # a block inside the model takes over the setting, so leave it otherwise
+        torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

@@ -11,6 +11,7 @@ import torch
 from pactune.hypergradient.explain import explaining
 from pactune.hypergradient.records import StepData
 from pactune.interrupts import check_interrupt
+from pactune.problem.tensor_slots import without_cast_cache
 from pactune.rounds.chain import Chain, ChainEnd
 from pactune.rounds.engine import Engine, RoundChain
 from pactune.rounds.online import OnlineStep, half_inverse_root, root_gradients
@@ -37,7 +38,8 @@ def run_chains(requests: Sequence[RoundRequest], engine: Engine | None) -> list[
     plan, problem = requests[0].plan, requests[0].plan.trajectory.problem
     stochastic = any(request.plan.trajectory.stochastic for request in requests)
     forked = forked_rng(problem.device) if stochastic else nullcontext()
-    with GLOBAL_STATE, forked, explaining(plan.risk_estimator, plan.path_estimator):
+    explained = explaining(plan.risk_estimator, plan.path_estimator)
+    with GLOBAL_STATE, forked, without_cast_cache(problem.device), explained:
         ends = _run_ends(rounds, engine, 0)
         rest = [one for one in rounds if one not in ends]
         done = _run_first_steps(rest, engine)
