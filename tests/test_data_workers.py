@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -86,6 +87,33 @@ def test_workers_change_no_number(engine: str) -> None:
         numbers(tuner(loader(workers, shuffle=True), loader(workers), engine, **settings)) for workers in (2, 0)
     )
     pd.testing.assert_frame_equal(found, wanted, check_exact=True)
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": Backwards()}], ids=list)
+def test_workers_leave_the_global_generator_as_it_was(options: dict[str, Any]) -> None:
+    before = torch.get_rng_state()
+    with torch.random.fork_rng():
+        given = tuner(loader(2, **options), loader(2))
+        torch.set_rng_state(before)
+        given.fit(2, progress=False, test=loader(2))
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+class NumpyNoise(Augmented):
+    """Rows with noise from numpy's generator, which a `DataLoader` seeds in its workers."""
+
+    def __getitem__(self, row: int) -> Any:
+        return {"x": X[row] + 0.1 * torch.tensor(np.random.randn(4), dtype=X.dtype), "y": Y[row]}
+
+
+def test_the_seeds_of_workers_are_functions_of_seed_and_role() -> None:
+    def read(seed: int, role: str) -> Tensor:
+        given = source(loader(2, kind=NumpyNoise))
+        return torch.stack([given.batch(step, Streams(seed), role).data["x"] for step in range(3)][1:])
+
+    torch.testing.assert_close(read(0, "train"), read(0, "train"), rtol=0, atol=0)
+    assert not torch.equal(read(0, "train"), read(0, "valid"))
+    assert not torch.equal(read(0, "train"), read(1, "train"))
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": Backwards()}, {"kind": Streamed}], ids=list)

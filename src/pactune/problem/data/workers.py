@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -81,8 +82,15 @@ class ReadAhead:
         self._what = f"a {type(dataset).__name__}, read by workers,"
 
     def read(self, requests: Iterable[BatchRequest]) -> Iterator[Any]:
-        """Yield the batches of the requests in order. Only one pass can be under way."""
-        self._requests, self.busy = iter(requests), True
+        """Yield the batches of the requests in order. Only one pass can be under way.
+
+        The workers' own seeds come from the key of the first request. By default a `DataLoader` draws them from the
+        global generator.
+        """
+        requests = iter(requests)
+        first = next(requests)
+        self._loader.generator = torch.Generator(torch.get_default_device()).manual_seed(first.key)
+        self._requests, self.busy = itertools.chain([first], requests), True
         try:
             with reading(self._what):
                 yield from on_device(self._loader, self._device)
