@@ -41,6 +41,17 @@ class Once(IterableDataset[Any]):
         return self.rows
 
 
+class Complex(nn.Module):
+    """A linear layer with complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 3, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.to(self.weight.dtype) @ self.weight).abs()
+
+
 class Hinge(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -154,6 +165,14 @@ CASES: dict[str, Case] = {
     "start of another model": Case(lambda: of_other(pt.Initialization, HALF), S, "Initialization has shape"),
     "one of several modules": Case(
         lambda: problem(hyper=nn.ModuleList([pt.WeightDecay(HALF), pt.ExampleWeights(8)])), S, "WeightDecay has shape"
+    ),
+    "complex parameters": Case(
+        lambda: pt.Problem(Complex(), Hinge(), train=(X, Y), valid=(X, Y), loss=F.cross_entropy),
+        S,
+        "`model` must have real trainable parameters, got complex weight; register two real .* torch.view_as_complex",
+    ),
+    "complex hyperparameters": Case(
+        lambda: problem(hyper=Complex()), S, "`hyper` must have real trainable parameters, got complex weight"
     ),
     "more weights than rows": Case(lambda: problem(hyper=pt.ExampleWeights(100)), S, "100 example weights .* 8 rows"),
     "penalty that fails": Case(lambda: fit(given=problem(hyper=BadPenalty(lambda p: p["x"]))), S, "`penalty` of Bad"),

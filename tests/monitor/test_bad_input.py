@@ -47,6 +47,10 @@ CASES: dict[str, Case] = {
     # settings
     "no module": Case(lambda: monitor("linear"), S, "`model` must be an nn.Module, got str"),
     "frozen model": Case(lambda: monitor(nn.Linear(4, 3).requires_grad_(False)), S, "no trainable parameter"),
+    "complex model": Case(lambda: monitor(nn.Linear(4, 3).to(torch.complex64)), S, "`model` must have real trainable"),
+    "complex penalty": Case(
+        lambda: monitor(penalty=nn.Linear(4, 3).to(torch.complex64)), S, "`penalty` must have real trainable"
+    ),
     "no loss": Case(lambda: monitor(loss=None), S, "pass either `loss"),
     "two losses": Case(lambda: monitor(batch_loss=lambda m, b: m(b)), S, "pass either `loss"),
     "loss not callable": Case(lambda: monitor(loss="mse"), S, "`loss` must be callable, got str"),

@@ -21,7 +21,7 @@ from pactune.checks import (
 )
 from pactune.errors import DivergenceError, SettingError
 from pactune.objectives import PACBayes
-from pactune.problem.modules import refuse_torchscript
+from pactune.problem.modules import refuse_complex, refuse_torchscript
 
 __all__ = [
     "as_risk",
@@ -47,6 +47,7 @@ def check_modules(model: object, loss: object, batch_loss: object) -> None:
     if type(model).__name__ in ("FullyShardedDataParallel", "FSDP"):
         raise SettingError("`model` must not be sharded: no process of FSDP has a whole gradient; use DDP")
     refuse_torchscript("model", model)
+    refuse_complex("model", model)
     if (loss is None) == (batch_loss is None):
         raise SettingError("pass either `loss(prediction, target)` or `batch_loss(model, batch)`")
     for name, value in (("loss", loss), ("batch_loss", batch_loss)):

@@ -12,6 +12,7 @@ from pactune.errors import SettingError
 from pactune.monitor.checks import check_decay
 from pactune.monitor.gradients import precise
 from pactune.problem.hooks import closed_form, holders
+from pactune.problem.modules import refuse_complex
 from pactune.trees import Params, split
 
 __all__ = ["PenaltyGradient", "as_decay", "as_penalty"]
@@ -24,6 +25,7 @@ def as_penalty(penalty: object) -> list[PenaltyGradient]:
     if penalty is None:
         return []
     if isinstance(penalty, nn.Module):
+        refuse_complex("penalty", penalty)
         found = holders(penalty, "penalty")
         if not found:
             raise SettingError(f"`penalty` must have a method `penalty(params)`, {type(penalty).__name__} has none")

@@ -25,6 +25,7 @@ __all__ = [
     "evaluating",
     "frozen_parts",
     "mode",
+    "refuse_complex",
     "refuse_torchscript",
     "rest",
     "restored_mode",
@@ -44,7 +45,7 @@ def as_module(name: str, given: object) -> nn.Module:
     For a module that `torch.compile` returned, this is the original module. Both share parameters and buffers.
 
     Raises:
-        SettingError: `given` is no module, contains TorchScript, or has parameters without a shape.
+        SettingError: `given` is no module, contains TorchScript, or has parameters that are complex or without a shape.
     """
     module = uncompiled(given)
     if not isinstance(module, nn.Module):
@@ -58,6 +59,7 @@ def as_module(name: str, given: object) -> nn.Module:
             f"`{name}` must have parameters with a shape, got uninitialised {', '.join(shapeless)} of lazy modules; "
             "call the model on one batch first"
         )
+    refuse_complex(name, module)
     return module
 
 
@@ -76,6 +78,16 @@ def refuse_torchscript(name: str, module: nn.Module) -> None:
         raise SettingError(
             f"`{name}` must be an ordinary nn.Module, got {type(module).__name__} with TorchScript inside, whose "
             "parameters and buffers cannot be replaced; pass the module that was scripted or traced"
+        )
+
+
+def refuse_complex(name: str, module: nn.Module) -> None:
+    """Raise for trainable parameters that are complex: norms and penalties are those of real numbers."""
+    found = [path for path, value in module.named_parameters() if value.requires_grad and value.is_complex()]
+    if found:
+        raise SettingError(
+            f"`{name}` must have real trainable parameters, got complex {', '.join(found)}; register two real "
+            "parameters for each, and join them in the forward by torch.view_as_complex(torch.stack([real, imag], -1))"
         )
 
 
