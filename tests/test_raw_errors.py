@@ -347,6 +347,29 @@ def test_a_metric_beyond_all_floats() -> None:
         tuner(problem(metrics=lambda model, data: {"n": 10**400})).fit(1)
 
 
+IN_INFERENCE_MODE: dict[str, Callable[[pt.Tuner], Any]] = {
+    "fit": lambda tuner: tuner.fit(1),
+    "hypergradient": lambda tuner: tuner.hypergradient(),
+    "suggest": lambda tuner: tuner.suggest(),
+    "fit_grid": lambda tuner: pt.fit_grid(lambda seed: tuner, {"seed": [0]}, outer_steps=1),
+    "tune": lambda tuner: pt.tune(tuner.problem.model, (X, Y), loss=F.cross_entropy),
+    "check_hypergradient": lambda tuner: pt.check_hypergradient(tuner),
+    "step": lambda tuner: pt.CoherenceMonitor(tuner.problem.model, F.cross_entropy).step((X, Y), (X, Y)),
+}
+
+
+@pytest.mark.parametrize("name", IN_INFERENCE_MODE)
+def test_inference_mode_has_no_gradients(name: str) -> None:
+    given = tuner()
+    with torch.inference_mode():
+        check_refused(Case(lambda: IN_INFERENCE_MODE[name](given), G, f"`{name}` computes gradients, and inside torch"))
+
+
+def test_no_grad_does_not_matter() -> None:
+    with torch.no_grad():
+        assert tuner().fit(1).status == "completed"
+
+
 def test_an_exported_module_is_refused() -> None:
     exported = torch.export.export(nn.Linear(3, 2), (torch.randn(4, 3),)).module()
     with pytest.raises(pt.SettingError, match="pass the module that was exported"):

@@ -24,6 +24,7 @@ from pactune.gradient_check.anchored import (
 from pactune.gradient_check.differences import Derivative, derivative
 from pactune.gradient_check.gap import gap_function
 from pactune.gradient_check.stationary import StationaryChain, find_stationary, train_gradient_norm_of
+from pactune.hypergradient.gradients import check_autograd
 from pactune.hypergradient.records import InnerState
 from pactune.hypergradient.value_gap import ValueFunctionGap
 from pactune.problem.modules import wake
@@ -133,6 +134,7 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
         >>> pt.check_hypergradient(tuner).outcome
         'passed'
     """
+    check_autograd("check_hypergradient")
     check_type("tuner", tuner, Tuner, "a Tuner")
     check_count("directions", directions, words="≥ 1, a whole number")
     check_seed("seed", seed)

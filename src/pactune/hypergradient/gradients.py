@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge
 from pactune.errors import GradientError
 from pactune.trees import Params, split
 
-__all__ = ["backward_pass", "on_side_stream", "params_gradient", "second_order_kernels"]
+__all__ = ["backward_pass", "check_autograd", "on_side_stream", "params_gradient", "second_order_kernels"]
 
 PLAIN = frozenset({Tensor, nn.Parameter, GradientEdge})
 
@@ -48,6 +48,15 @@ def backward_pass(
     return torch.autograd.grad(
         outputs, inputs, cotangents, retain_graph=retain or graph, create_graph=graph, allow_unused=True
     )
+
+
+def check_autograd(caller: str) -> None:
+    """Raise inside `torch.inference_mode`, where autograd cannot be switched on. Inside `torch.no_grad` it can."""
+    if torch.is_inference_mode_enabled():
+        raise GradientError(
+            f"`{caller}` computes gradients, and inside torch.inference_mode() there are none; call it outside that "
+            "block, or use torch.no_grad() in its place"
+        )
 
 
 def params_gradient(risk: Tensor, params: Params, *, graph: bool) -> Params:

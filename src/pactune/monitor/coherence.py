@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pactune.checks import check_flag
 from pactune.errors import DataError, DivergenceError, SettingError
+from pactune.hypergradient.gradients import check_autograd
 from pactune.monitor.checks import as_risk, as_zeta, check_modules, check_numbers, check_state, positive
 from pactune.monitor.gradients import (
     BatchLoss,
@@ -140,6 +141,7 @@ class CoherenceMonitor:
         if not self.due:
             self.steps += 1
             return None
+        check_autograd("step")
         if valid_batch is None:
             raise DataError("`valid_batch` must be a validation mini-batch: this step is measured (see `monitor.due`)")
         params, scale = self._parameters(), positive("grad_scale", grad_scale)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pactune.checks import check_count, check_seed
 from pactune.dynamics import SGD, Averaged, Dynamics, as_dynamics
 from pactune.engines import Captured, Engine, Traced, as_engine
+from pactune.hypergradient.gradients import check_autograd
 from pactune.interrupts import deferred_interrupts
 from pactune.problem import Problem
 from pactune.problem.correlated_inputs import CorrelatedInputs, takes_inputs
@@ -125,6 +126,7 @@ def tune(
         >>> [str(name) for name in result.table["model"]]
         ['plain training', 'one decay', 'the tuned model']
     """
+    check_autograd("tune")
     check_seed("seed", seed)
     if inner_steps is not None:
         check_count("inner_steps", inner_steps)

@@ -13,6 +13,7 @@ from pactune.checks import check_count, check_flag
 from pactune.columns import Row, column_names
 from pactune.engines import as_engine
 from pactune.errors import SettingError
+from pactune.hypergradient.gradients import check_autograd
 from pactune.problem import Problem
 from pactune.problem.data import as_source
 from pactune.problem.modules import frozen_parts
@@ -125,6 +126,7 @@ def fit_grid(
         >>> len(found.history), [str(name) for name in found.history.columns[:3]]
         (18, ['zeta', 'seed', 'outer_step'])
     """
+    check_autograd("fit_grid")
     if isinstance(keep, str) and keep == "held-out":
         raise SettingError('`keep="held-out"` makes runs of its own; in a grid keep "last" or "best-objective"')
     root = None if run_dir is None else as_folder("run_dir", run_dir, none=True)

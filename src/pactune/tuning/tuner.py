@@ -13,6 +13,7 @@ from pactune.dynamics import Dynamics, as_dynamics
 from pactune.engines import Engine, as_engine
 from pactune.errors import SettingError
 from pactune.hypergradient import Estimator, Truncated
+from pactune.hypergradient.gradients import check_autograd
 from pactune.objectives import AutoZeta, Objective
 from pactune.objectives.base import REQUIRED
 from pactune.parallel import Parallel, Ranks, as_ranks
@@ -141,6 +142,7 @@ class Tuner:
             GradientError: a hyperparameter's gradient would be identically zero.
             SettingError: with `online=True`, where λ moves inside the round, or `zeta="auto"`.
         """
+        check_autograd("hypergradient")
         if self.settings.online:
             raise SettingError("`hypergradient()` is for online=False: the online algorithm moves λ inside the round")
         return run_in_lockstep([self.outer_run.hypergradient()], self.outer_run.runner)[0]
@@ -164,6 +166,7 @@ class Tuner:
             GradientError: the gradient of a hyperparameter is identically zero.
             DivergenceError: the round diverges.
         """
+        check_autograd("suggest")
         check_count("outer_steps", outer_steps)
         return suggest(self.settings, self.ranks, outer_steps=outer_steps)
 
@@ -211,8 +214,10 @@ class Tuner:
         Raises:
             SettingError: a setting breaks its rule.
             DivergenceError: the objective or its gradient is not finite.
+            GradientError: the estimator cannot compute the gradient of a hyperparameter.
             RunFolderError: `run_dir` holds another run, is damaged or in use, or cannot be written.
         """
+        check_autograd("fit")
         settings = FitSettings(
             outer_steps=outer_steps,
             test=test,
