@@ -140,6 +140,11 @@ MISTAKES = {
         ("predict model data.csv", "tune data.csv --target town --output new", "select data.csv --target town"),
         renamed,
     ),
+    "column twice": Mistake(
+        "pactune: more than one column 'kind'; rename them",
+        (TUNE, SELECT, "predict model data.csv"),
+        lambda folder: write(folder, small_table()[["age", "town", "member", "kind", "kind"]]),
+    ),
     "values joined by semicolons": Mistake(
         r"pactune: no columns? named .*; the table has one column .*; its names are joined by ';': use --delimiter ';'",
         (TUNE, SELECT, "predict model data.csv"),

@@ -58,7 +58,8 @@ def read_table(path: Path, *, delimiter: str = ",", as_text: bool = False) -> pd
         as_text: keep the values of a CSV file as they are written.
 
     Raises:
-        TableError: the file cannot be read, or the rows of a CSV file have more values than its header has names.
+        TableError: the file cannot be read, or the header of a CSV file has a name twice, or fewer names than its rows
+            have values.
     """
     import pandas as pd
 
@@ -77,18 +78,21 @@ def read_table(path: Path, *, delimiter: str = ",", as_text: bool = False) -> pd
 
 
 def _check_header(path: Path, delimiter: str) -> None:
-    """Raise if the first row of a CSV file has more values than the header has names.
+    """Raise if the header of a CSV file has a name twice, or fewer names than the first row has values.
 
-    pandas would take the first values of such rows as an index, and move the others under the names before theirs.
+    pandas would give the second of two equal names a number. Of rows with more values than names it would take the
+    first values as an index, and move the others under the names before theirs.
     """
     import pandas as pd
 
     try:
-        pd.read_csv(path, sep=delimiter, header=None, nrows=2, dtype=str)
+        head = pd.read_csv(path, sep=delimiter, header=None, nrows=2, dtype=str, na_filter=False)
     except pd.errors.ParserError as error:
         hint = _delimiter_hint(_first_line(path), delimiter)
         remedy = hint or "; give every column a name, or remove the delimiter at the end of the rows"
         raise TableError(f"the rows of {path.name} have more values than its header has names{remedy}") from error
+    names = pd.Index(head.iloc[0])
+    _check_repeated(names[names != ""])
 
 
 def _first_line(path: Path) -> str:
@@ -165,13 +169,17 @@ def check_columns(table: pd.DataFrame, names: list[str]) -> None:
     Raises:
         TableError: a column is missing or exists twice. The message has the name that was probably meant.
     """
-    repeated = table.columns[table.columns.duplicated()].unique().tolist()
-    if repeated:
-        raise TableError(f"more than one {columns_text(repeated)}; rename them")
+    _check_repeated(table.columns)
     missing = [name for name in names if name not in table.columns]
     if missing:
         many = "s" if len(missing) > 1 else ""
         raise TableError(f"no column{many} named {_listed(missing)}{_meant(missing, list(map(str, table.columns)))}")
+
+
+def _check_repeated(names: pd.Index[Any]) -> None:
+    repeated = names[names.duplicated()].unique().tolist()
+    if repeated:
+        raise TableError(f"more than one {columns_text(repeated)}; rename them")
 
 
 def check_rows(known: int, rows: int) -> None:
