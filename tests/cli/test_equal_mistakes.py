@@ -48,11 +48,19 @@ def samples(folder: Path) -> None:
     np.savez(folder / "data.npz", x_train=x[:10], y_train=y[:10], x_valid=x[10:], y_valid=y[10:])
 
 
+def grouped(factor: float) -> Callable[[Path], object]:
+    """Write the ages with commas between thousands."""
+    ages = small_table()["age"].dropna().mul(factor).map("{:,.0f}".format)
+    return lambda folder: write(folder, small_table().assign(age=ages).dropna())
+
+
 def renamed(folder: Path) -> None:
     write(folder, small_table().rename(columns={"town": "twon"}))
 
 
 FEW = ["age", "town", "member", "id", "kind"]
+NUMBERS = "--drop id --drop town --drop member"
+OF_AGE = ("tune data.csv --target age --output new", "select data.csv --target age --task regression")
 TUNE, SELECT = "tune data.csv --target kind --output new", "select data.csv --target kind --output new"
 MISTAKES = {
     "no file": Mistake(
@@ -162,10 +170,25 @@ MISTAKES = {
     ),
     "decimal commas": Mistake(
         "pactune: numbers with a decimal comma in column 'age'; write them with a point",
-        (f"{TUNE} --delimiter ; --drop id", f"{SELECT} --delimiter ; --drop id --drop town --drop member"),
+        (
+            f"{TUNE} --delimiter ; --drop id",
+            f"{SELECT} --delimiter ; {NUMBERS}",
+            *(f"{command} --delimiter ;" for command in OF_AGE),
+        ),
         lambda folder: (
             small_table().dropna().to_csv(folder / "data.csv", sep=";", decimal=",", index=False, columns=FEW)
         ),
+    ),
+    "thousands separators": Mistake(
+        "pactune: numbers with thousands separators in column 'age'; remove the separators",
+        (TUNE, f"{SELECT} {NUMBERS}", *OF_AGE),
+        grouped(1e6),
+    ),
+    "thousands separators or decimal commas": Mistake(
+        "pactune: the commas in column 'age' may be thousands separators or decimal commas; "
+        "remove the separators, or write decimals with a point",
+        (TUNE, f"{SELECT} {NUMBERS}", *OF_AGE),
+        grouped(1e3),
     ),
     "long delimiter": Mistake(
         ".*Invalid value for --delimiter: must be one character or 'tab', got 'ab'.*",

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pactune.cli.commas import MISTAKES, comma_mistake
 from pactune.errors import DataError, SettingError
 from pactune.extras import require
 from pactune.storage.user_paths import input_file
@@ -17,7 +18,7 @@ __all__ = [
     "InferredTask",
     "TableError",
     "check_columns",
-    "check_decimal_points",
+    "check_commas",
     "check_rows",
     "check_target",
     "columns_text",
@@ -29,7 +30,6 @@ __all__ = [
 
 _MIN_ROWS = 10
 _NAMED = 5
-DECIMAL_COMMA = r"\s*[-+]?\d+,\d+\s*"
 MARKS = (";", "\t", "|", ",")  # characters that stand between values
 # Whole numbers are classes if they have at most so many different values, and so many rows per value on average.
 _MOST_CLASSES = 20
@@ -222,13 +222,16 @@ def check_target(values: pd.Series[Any], task: str) -> None:
     """Raise unless a column can be the target of a task.
 
     Raises:
-        TableError: values are missing, infinite, all the same, labels in a regression, or too many different classes.
+        TableError: values are missing, infinite, all the same, numbers with commas, labels in a regression, or too many
+            different classes.
     """
     name = values.name
     if values.isna().any():
         raise TableError(f"target {name!r} has {int(values.isna().sum())} missing values; remove these rows")
     if values.nunique() < 2:
         raise TableError(f"target {name!r} is constant ({values.iloc[0]!r}); there is nothing to predict")
+    if task != "classification" and not _is_number(values):
+        check_commas(values.to_frame(), [name])
     if task == "regression" and not _is_number(values):
         raise TableError(f"target {name!r} must hold numbers for regression, got labels; use --task classification")
     if _is_number(values) and not _is_finite(values):
@@ -246,7 +249,7 @@ def _check_features(features: pd.DataFrame) -> None:
     if missing:
         raise TableError(f"missing values in {columns_text(missing)}; fill them, remove the rows, or use --drop")
     text = [name for name in features if not _is_number(features[name])]
-    check_decimal_points(features, text)
+    check_commas(features, text)
     if text:
         raise TableError(f"text or dates in {columns_text(text)}; encode as numbers or use --drop")
     infinite = [name for name in features if not _is_finite(features[name])]
@@ -259,15 +262,16 @@ def _check_features(features: pd.DataFrame) -> None:
         raise TableError(f"nothing varies in {columns_text(constant)}; use --drop")
 
 
-def check_decimal_points(features: pd.DataFrame, texts: list[Any]) -> None:
-    """Raise if columns of texts hold numbers with a decimal comma.
+def check_commas(table: pd.DataFrame, texts: list[Any]) -> None:
+    """Raise if columns of texts hold numbers with commas.
 
     Raises:
         TableError: at least half of the texts of a column are such numbers.
     """
-    found = [name for name in texts if features[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).mean() >= 0.5]
-    if found:
-        raise TableError(f"numbers with a decimal comma in {columns_text(found)}; write them with a point")
+    found = {name: comma_mistake(table[name].dropna().astype(str)) for name in texts}
+    for mistake, message in MISTAKES.items():
+        if names := [name for name in texts if found[name] == mistake]:
+            raise TableError(message.format(columns_text(names)))
 
 
 def _is_number(values: pd.Series[Any]) -> bool:

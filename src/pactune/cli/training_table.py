@@ -9,7 +9,7 @@ from pactune.cli.tables import (
     InferredTask,
     TableError,
     check_columns,
-    check_decimal_points,
+    check_commas,
     check_rows,
     check_target,
     columns_text,
@@ -104,7 +104,7 @@ def _usable(features: pd.DataFrame, notes: list[str]) -> tuple[list[str], list[s
     constant = [name for name in columns if features[name].nunique() < 2]
     numbers = [name for name in columns if name not in constant and as_numbers(features[name]) is not None]
     texts = [name for name in columns if name not in constant and name not in numbers]
-    check_decimal_points(features, texts)
+    check_commas(features, texts)
     many = max(_MOST_TEXTS, len(features) // _ROWS_PER_TEXT)
     long = [name for name in texts if features[name].nunique() > many]
     if constant:
