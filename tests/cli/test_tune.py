@@ -18,6 +18,7 @@ import pytest
 
 from pactune.cli.encoding import Encoding, column_pipeline, fit_encoding, prepared
 from pactune.cli.training_table import prepare_table
+from pactune.errors import SettingError
 from tests.cli.tables import run_pactune, small_table, train_quickly, write
 
 pytestmark = pytest.mark.slow
@@ -172,6 +173,16 @@ def test_labels_are_numbers_if_these_print_back(spelled: list[str], labels: list
 def test_numbers_of_a_regression_stay_numbers() -> None:
     rows = pd.DataFrame({"a": range(60), "y": [f"{row / 7:.3f}" for row in range(60)]})
     assert prepare_table(rows, "y", [], "auto").values.dtype == float
+
+
+@pytest.mark.parametrize(
+    ("target", "labels"), [("probability 1", [0, 1]), ("probability 1.0", [0.5, 1.0]), ("probability b", ["a", "b"])]
+)
+def test_a_target_named_like_a_probability_is_refused_before_training(target: str, labels: list[Any]) -> None:
+    rows = pd.DataFrame({"a": range(60), target: [str(label) for label in labels * 30]})
+    with pytest.raises(SettingError, match=f"target '{target}' has the name .* of class {labels[1]} .*; rename it"):
+        prepare_table(rows, target, [], "auto")
+    prepare_table(rows.rename(columns={target: "probability"}), "probability", [], "auto")
 
 
 def test_first_line_comes_at_once(tmp_path: Path) -> None:

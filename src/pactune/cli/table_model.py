@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pactune.results.result import Result
 
-__all__ = ["HIDDEN", "TableModel", "load_table_model", "make_mlp"]
+__all__ = ["HIDDEN", "TableModel", "load_table_model", "make_mlp", "probability_column"]
 
 KIND, FORMAT = "pactune table model", 1
 DOCUMENT, WEIGHTS = "table.json", "model"
@@ -102,7 +102,12 @@ class TableModel:
             return pd.DataFrame({self.target: outputs.reshape(-1) * self.target_scale + self.target_mean})
         chances = torch.softmax(torch.as_tensor(outputs, device="cpu"), dim=1).numpy()
         found: dict[str, Any] = {self.target: [self.classes[place] for place in outputs.argmax(1)]}
-        return pd.DataFrame(found | {f"probability {c}": chances[:, i] for i, c in enumerate(self.classes)})
+        return pd.DataFrame(found | {probability_column(c): chances[:, i] for i, c in enumerate(self.classes)})
+
+
+def probability_column(label: Any) -> str:
+    """Return the name of the column with the probabilities of a class."""
+    return f"probability {label}"
 
 
 def make_mlp(inputs: int, outputs: int) -> nn.Module:

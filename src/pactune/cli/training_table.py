@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pactune.cli.encoding import Encoding, as_numbers, as_texts, fit_encoding
+from pactune.cli.table_model import probability_column
 from pactune.cli.tables import (
     InferredTask,
     TableError,
@@ -63,6 +64,7 @@ def prepare_table(table: pd.DataFrame, target: str, drop: list[str], task: str) 
     notes.append(f"{taken.name}, because {taken.reason}")
     if taken.name == "classification":
         values = _spelled(values, as_texts(table[target][known]))
+        _check_name(target, values)
     if not known.all():
         notes.append(f"{_rows(int((~known).sum()))} without a value of {target!r} left out")
     numbers, categories = _usable(features, notes)
@@ -93,6 +95,15 @@ def _spelled(values: pd.Series[Any], texts: pd.Series[Any]) -> pd.Series[Any]:
     """
     same = (as_texts(values) == texts.str.strip()).all()
     return values if same or texts.nunique() > values.nunique() else texts
+
+
+def _check_name(target: str, values: pd.Series[Any]) -> None:
+    """Raise if the predictions would have two columns of one name."""
+    for label in values.unique():
+        if target == probability_column(label):
+            raise TableError(
+                f"target {target!r} has the name that the probability of class {label} gets in predictions; rename it"
+            )
 
 
 def _usable(features: pd.DataFrame, notes: list[str]) -> tuple[list[str], list[str]]:
