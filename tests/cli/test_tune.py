@@ -57,10 +57,11 @@ def test_classes_are_tuned_and_predicted(pactune: Run, tmp_path: Path) -> None:
     page = (tmp_path / "out" / "report.html").read_text()
     assert "is kept" in page
     assert "<script" not in page
-    status, out, err = pactune("predict", tmp_path / "out", tmp_path / "data.csv", "--output", tmp_path / "p.csv")
+    predictions = tmp_path / "new" / "p.csv"
+    status, out, err = pactune("predict", tmp_path / "out", tmp_path / "data.csv", "--output", predictions)
     assert (status, out) == (0, "")
     assert "columns 'id', 'unit', 'price', 'kind' not used" in err
-    found, known = pd.read_csv(tmp_path / "p.csv"), small_table()
+    found, known = pd.read_csv(predictions), small_table()
     assert list(found) == ["kind", "probability cheap", "probability dear"]
     assert np.allclose(found[["probability cheap", "probability dear"]].sum(axis=1), 1.0)
     assert (found["kind"] == known["kind"]).mean() > 0.8

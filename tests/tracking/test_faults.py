@@ -236,12 +236,17 @@ def test_full_disk(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, full)
-        with pytest.raises(pt.RunFolderError, match="No space left on device"):
+        with pytest.raises(pt.RunFolderError, match=r"No space left on device; .* is intact, so make room and "):
             start()
     journal = tmp_path / "run" / "journal.jsonl"
     assert journal.read_bytes()[-1:] in (b"", b"\n")
     assert not list((tmp_path / "run").glob(f"*{files.PARTIAL}"))
     assert values(start()) == reference
+
+
+def test_only_a_full_disk_needs_room(tmp_path: Path) -> None:
+    with pytest.raises(pt.RunFolderError, match=r"No such file or directory; what was written before is intact$"):
+        files.write_atomically(tmp_path / "none" / "file", b"")
 
 
 def test_half_written_files_are_removed(folder: Path, start: Any, reference: Any) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from pactune.cli.options import DelimiterOption, parse_delimiter
 from pactune.errors import RunFolderError
+from pactune.storage.files import make_folder
 from pactune.storage.user_paths import input_folder, output_file
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def predict(
     _check(rows, model, table.name)
     for note in _notes(rows, model):
         typer.echo(f"predict: {note}", err=True)
+    if output is not None:
+        make_folder(output.absolute().parent, "the folder of `--output`")
     found = model.predict(module, rows)
     if output is None:
         typer.echo(found.to_csv(index=False), nl=False)

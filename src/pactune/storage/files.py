@@ -27,6 +27,7 @@ __all__ = [
     "folder_inside",
     "has_content",
     "make_folder",
+    "not_written",
     "open_plain",
     "read_all",
     "read_plain",
@@ -153,9 +154,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         _sync_folder(path.parent)
     except (OSError, ValueError) as error:
         remove_partial(partial)
-        raise RunFolderError(
-            f"{path} cannot be written: {_reason(error)}; what was written before is intact, so make room and try again"
-        ) from error
+        raise not_written(path, error, "try again") from error
+
+
+def not_written(path: Path, error: Exception, then: str) -> RunFolderError:
+    """Return the error for a file that cannot be written; if the disk is full, it says to make room, and `then`."""
+    remedy = f", so make room and {then}" if getattr(error, "errno", None) == errno.ENOSPC else ""
+    return RunFolderError(f"{path} cannot be written: {_reason(error)}; what was written before is intact{remedy}")
 
 
 def write_all(descriptor: int, data: bytes) -> None:

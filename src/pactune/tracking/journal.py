@@ -17,7 +17,7 @@ from weakref import WeakSet
 from pactune.columns import Row
 from pactune.errors import RunFolderError
 from pactune.storage.documents import decode_floats, encode_floats, parse_json
-from pactune.storage.files import has_content, open_plain, read_all, read_plain, write_all
+from pactune.storage.files import has_content, not_written, open_plain, read_all, read_plain, write_all
 from pactune.storage.schema import SchemaError, check_line
 
 __all__ = ["JOURNAL", "BusyError", "Journal", "read_journal", "read_lines", "starts_of"]
@@ -87,10 +87,7 @@ class Journal:
                 os.fsync(self._file)
         except OSError as error:
             self._truncate(before)
-            raise RunFolderError(
-                f"{self.path} cannot be written: {error.strerror or error}; what was written before is intact, so "
-                "make room and resume"
-            ) from error
+            raise not_written(self.path, error, "resume") from error
 
     def close(self) -> None:
         """Close the file, which releases its lock."""
