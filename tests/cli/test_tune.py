@@ -176,6 +176,15 @@ def test_numbers_of_a_regression_stay_numbers() -> None:
     assert prepare_table(rows, "y", [], "auto").values.dtype == float
 
 
+def test_a_blank_line_in_a_file_with_one_column_is_predicted_too(pactune: Run, tmp_path: Path) -> None:
+    file = write(tmp_path, small_table()[["age", "price"]])
+    assert pactune("tune", file, "--target", "price", "--folds", 3, "--output", tmp_path / "out")[0] == 0
+    (tmp_path / "new.csv").write_text("\nage\n31\n\n50\n\n")
+    status, out, err = pactune("predict", tmp_path / "out", tmp_path / "new.csv")
+    assert (status, len(out.splitlines())) == (0, 1 + 3)
+    assert "1 missing values imputed: 1 in 'age' (median" in err
+
+
 @pytest.mark.parametrize(
     ("target", "labels"), [("probability 1", [0, 1]), ("probability 1.0", [0.5, 1.0]), ("probability b", ["a", "b"])]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,11 +70,22 @@ def read_table(path: Path, *, delimiter: str = ",", as_text: bool = False) -> pd
     try:
         if parquet:
             return pd.read_parquet(path)
-        table = pd.read_csv(path, sep=delimiter, dtype=str if as_text else None)
+        table = _read_csv(path, sep=delimiter, dtype=str if as_text else None)
     except (ValueError, OSError) as error:  # parser and decoding errors of pandas and pyarrow are both kinds
         hint = "" if parquet else _delimiter_hint(_first_line(path), delimiter)
         raise TableError(f"cannot read {path.name}: {' '.join(str(error).split())}{hint}") from error
     _check_header(path, delimiter)
+    return table
+
+
+def _read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """Read a CSV file. In a file with one column, a blank line between others is a row with a missing value."""
+    import pandas as pd
+
+    table: pd.DataFrame = pd.read_csv(path, **options)
+    if table.shape[1] == 1:
+        lines = path.read_bytes().strip(b"\r\n")
+        table = pd.read_csv(io.BytesIO(lines), skip_blank_lines=False, **options)
     return table
 
 
