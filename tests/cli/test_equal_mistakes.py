@@ -302,3 +302,22 @@ def test_python_runs_the_package() -> None:
     command = [sys.executable, "-m", "pactune", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=dict(os.environ))
     assert re.fullmatch(r"pactune \d+\.\d+\.\d+\n", done.stdout)
+
+
+CTRL_C_AT_AN_IMPORT = """
+import signal, sys
+class Finder:
+    def find_spec(name, *rest):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+from pactune.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["pactune.extras", "typer", "pactune.cli.app", "pactune.errors"])
+def test_ctrl_c_before_the_first_line_is_a_status_without_a_traceback(module: str) -> None:
+    command = [sys.executable, "-c", CTRL_C_AT_AN_IMPORT, module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
