@@ -179,6 +179,11 @@ MISTAKES = {
             small_table().dropna().to_csv(folder / "data.csv", sep=";", decimal=",", index=False, columns=FEW)
         ),
     ),
+    "very large numbers": Mistake(
+        r"pactune: infinite values in column 'age', or some beyond 1e\+100; remove the rows or use --drop",
+        (f"{TUNE} --drop id", f"{SELECT} {NUMBERS}"),
+        lambda folder: write(folder, small_table().assign(age=small_table()["age"] * 1e300).dropna()),
+    ),
     "thousands separators": Mistake(
         "pactune: numbers with thousands separators in column 'age'; remove the separators",
         (TUNE, f"{SELECT} {NUMBERS}", *OF_AGE),

@@ -21,6 +21,7 @@ __all__ = [
     "check_columns",
     "check_commas",
     "check_rows",
+    "check_sizes",
     "check_target",
     "columns_text",
     "drop_columns",
@@ -264,14 +265,23 @@ def _check_features(features: pd.DataFrame) -> None:
     check_commas(features, text)
     if text:
         raise TableError(f"text or dates in {columns_text(text)}; encode as numbers or use --drop")
-    infinite = [name for name in features if not _is_finite(features[name])]
+    check_sizes(dict(features.items()))
+    constant = [name for name in features if features[name].nunique() < 2]
+    if constant:
+        raise TableError(f"nothing varies in {columns_text(constant)}; use --drop")
+
+
+def check_sizes(numbers: dict[Any, pd.Series[Any]]) -> None:
+    """Raise if columns of numbers hold infinite or very large values; values may be missing.
+
+    Raises:
+        TableError: a column has such values. The message names all of these columns.
+    """
+    infinite = [name for name in numbers if not _is_finite(numbers[name].dropna())]
     if infinite:
         raise TableError(
             f"infinite values in {columns_text(infinite)}, or some beyond {_HUGE:g}; remove the rows or use --drop"
         )
-    constant = [name for name in features if features[name].nunique() < 2]
-    if constant:
-        raise TableError(f"nothing varies in {columns_text(constant)}; use --drop")
 
 
 def check_commas(table: pd.DataFrame, texts: list[Any]) -> None:

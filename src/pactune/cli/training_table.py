@@ -12,6 +12,7 @@ from pactune.cli.tables import (
     check_columns,
     check_commas,
     check_rows,
+    check_sizes,
     check_target,
     columns_text,
     drop_columns,
@@ -113,9 +114,11 @@ def _usable(features: pd.DataFrame, notes: list[str]) -> tuple[list[str], list[s
         raise TableError(f"no value in {columns_text(empty)}; use --drop")
     columns = list(map(str, features))
     constant = [name for name in columns if features[name].nunique() < 2]
-    numbers = [name for name in columns if name not in constant and as_numbers(features[name]) is not None]
-    texts = [name for name in columns if name not in constant and name not in numbers]
+    read = {name: as_numbers(features[name]) for name in columns if name not in constant}
+    numbers = {name: values for name, values in read.items() if values is not None}
+    texts = [name for name in read if name not in numbers]
     check_commas(features, texts)
+    check_sizes(numbers)
     many = max(_MOST_TEXTS, len(features) // _ROWS_PER_TEXT)
     long = [name for name in texts if features[name].nunique() > many]
     if constant:
@@ -126,7 +129,7 @@ def _usable(features: pd.DataFrame, notes: list[str]) -> tuple[list[str], list[s
     if not numbers and not categories:
         raise TableError("no column is left to predict by: all are constant, or texts with too many different values")
     notes.append(f"{_rows(len(features))}, {len(numbers)} columns of numbers, {len(categories)} of texts")
-    return numbers, categories
+    return list(numbers), categories
 
 
 def _rows(count: int) -> str:
