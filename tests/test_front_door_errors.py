@@ -113,8 +113,13 @@ COMMANDS = {
     "target dropped": Case(f"{TUNE} --drop kind", "cannot be dropped"),
     "metric with a slip": Case(f"{TUNE} --metric acuracy", "got 'acuracy'; did you mean 'accuracy'?"),
     "unknown metric": Case(f"{TUNE} --metric speed", "`metric` must be the name of a scikit-learn scorer, got 'speed'"),
-    "metric of another task": Case(
-        "tune data.csv --target price --output new --metric accuracy", "`metric` fails with ValueError"
+    "metric of classes": Case(
+        "tune data.csv --target price --output new --metric accuracy",
+        "`metric` must score numbers, because the task is regression, got 'accuracy'; use for instance 'r2'",
+    ),
+    "metric of numbers": Case(
+        f"{TUNE} --metric r2",
+        "`metric` must score classes, because the task is classification, got 'r2'; use for instance 'accuracy'",
     ),
     "two folds": Case(f"{TUNE} --folds 2", "Invalid value for '--folds'"),
     "unknown model": Case(f"{TUNE} --model forest", "'forest' is not one of"),
@@ -233,6 +238,8 @@ ESTIMATORS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         "`loss` must have an argument `reduction`",
     ),
     "unknown metric": (TunedClassifier(metric="speed"), lambda e: e.fit(X, Y), "scikit-learn scorer, got 'speed'"),
+    "metric of classes": (TunedRegressor(metric="f1"), lambda e: e.fit(X, N), "`metric` must score numbers"),
+    "metric of numbers": (TunedClassifier(metric="r2"), lambda e: e.fit(X, Y), "`metric` must score classes"),
     "metric without weights": (
         TunedRegressor(metric=lambda found, wanted: 0.0),
         lambda e: e.fit(X, N, np.arange(12) + 1),

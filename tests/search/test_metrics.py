@@ -13,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.search.metrics import COLUMNS, as_metric
+from pactune.search.predicted import scores_numbers
 from tests.search.calls import tune
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -102,6 +103,13 @@ def test_scorers_of_two_classes(name: str, wanted: Any, columns: int) -> None:
     else:
         found = value(name, F.cross_entropy, torch.stack([torch.zeros(30), logits], 1), hits)
     assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_scorers_are_told_apart_as_scikit_learn_groups_them() -> None:
+    """The module of the function is how scikit-learn sorts its metrics; no scorer says it in public."""
+    for name in sk.get_scorer_names():
+        scorer = sk.get_scorer(name)
+        assert scores_numbers(scorer) == (scorer._score_func.__module__ == "sklearn.metrics._regression"), name
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from torch import Tensor
 
-__all__ = ["PredictedClasses", "PredictedNumbers"]
+__all__ = ["PredictedClasses", "PredictedNumbers", "scores_numbers"]
 
 
 class PredictedClasses(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -54,3 +56,20 @@ class PredictedNumbers(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the predictions."""
         found = self.numbers.double().numpy()[np.ravel(rows)]
         return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+
+
+def scores_numbers(scorer: Any) -> bool:
+    """Return True if a scorer of scikit-learn scores numbers, False if it scores classes.
+
+    A scorer does not say what it scores, so it is tried on numbers that are no classes: scorers of classes refuse them,
+    and those of clusters warn.
+    """
+    numbers = torch.tensor([0.5, 1.5, 2.7], dtype=torch.float64, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", UserWarning)
+        try:
+            scorer(PredictedNumbers(numbers), np.arange(3).reshape(-1, 1), numbers.numpy())
+        except Exception:  # scorers refuse with errors of several kinds
+            return False
+    return True

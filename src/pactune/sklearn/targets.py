@@ -152,10 +152,16 @@ def _r2(predictions: Tensor, targets: Tensor, sample_weight: Tensor | None = Non
 
 
 def _scorer(name: str, form: TargetForm) -> Callable[..., float]:
-    """Return a scorer of scikit-learn as a function of predictions and targets."""
-    from pactune.search.predicted import PredictedClasses, PredictedNumbers
+    """Return a scorer of scikit-learn as a function of predictions and targets.
+
+    Raises:
+        SettingError: scikit-learn has no scorer of this name, or it is one for the other task.
+    """
+    from pactune.search.predicted import PredictedClasses, PredictedNumbers, scores_numbers
 
     scorer = scorer_named(name)
+    if scores_numbers(scorer) == form.classes:
+        raise _other_task(name, form)
 
     def score(predictions: Tensor, targets: Tensor, sample_weight: Tensor | None = None) -> float:
         known = (PredictedClasses if form.classes else PredictedNumbers)(predictions.cpu())
@@ -163,6 +169,14 @@ def _scorer(name: str, form: TargetForm) -> Callable[..., float]:
         return float(scorer(known, np.arange(len(targets)).reshape(-1, 1), targets.cpu().numpy(), **weights))
 
     return score
+
+
+def _other_task(name: str, form: TargetForm) -> SettingError:
+    task, wanted, known = ("classification", "classes", "accuracy") if form.classes else ("regression", "numbers", "r2")
+    return SettingError(
+        f"`metric` must score {wanted}, because the task is {task}, got {name!r}; use for instance {known!r}, or "
+        "change the task"
+    )
 
 
 def _takes_weights(metric: Callable[..., Any]) -> bool:
