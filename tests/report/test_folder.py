@@ -104,6 +104,17 @@ def test_the_summary_has_everything_in_the_users_metric(home: Path, tmp_path: Pa
     assert found["grid"]["tuning pays"].endswith(" of 4")
 
 
+def test_the_first_words_are_true_for_both_kinds_of_runs(home: Path, tmp_path: Path) -> None:
+    page = write_report(home, tmp_path / "page.html")
+    measured = {row["name"]: row["measured"] for row in table_of(page)}
+    _, of_tune, of_others = re.split("Where |Elsewhere ", page.read_text(encoding="utf-8").partition("<table")[0])
+    named = re.search("“measured” names (.*?),", of_tune)
+    assert named is not None
+    assert [name for name in measured if measured[name].endswith(named[1])] == ["tuned", "tuned result"]
+    assert "kept step" not in of_tune
+    assert "the numbers are those of the kept step" in of_others
+
+
 def test_every_run_has_its_section(home: Path, tmp_path: Path) -> None:
     text = write_report(home, tmp_path / "page.html").read_text(encoding="utf-8")
     headings = re.findall(r"<h2>(.*?)</h2>", text)

@@ -12,7 +12,7 @@ from pactune.columns import Row
 from pactune.errors import DataError, RunFolderError
 from pactune.report.cells import CellResult, read_cell, tables_of
 from pactune.report.page import Section, Table, write_page
-from pactune.report.runs import ReportedRun, read_result, run_of, run_section
+from pactune.report.runs import HELD_OUT, ReportedRun, read_result, run_of, run_section
 from pactune.report.sweep import sweep_sections
 from pactune.storage.files import has_content
 from pactune.storage.user_paths import input_folder
@@ -26,9 +26,11 @@ SWEEP, CELLS = "sweep", "cells"  # the kind of the first line of a sweep's journ
 RESULT = "result.json"
 SUMMARY_HEADER = ("name", "kind", "status", "kept step", "measured", "plain training", "kept", "tuning pays")
 WORDS = (
-    "Each row is a run, a grid, a sweep, a saved result or a study under the folder. The numbers are those of the kept "
-    "step. Plain training is the same training with λ at its start, at its last step. ± is one standard error, "
-    "“to” goes from the least to the largest number of the cells. A study of the paper has Eq. 5 at its last step."
+    "Each row is a run, a grid, a sweep, a saved result or a study under the folder. ± is one standard error, “to” "
+    f"goes from the least to the largest number of the cells. Where “measured” names {HELD_OUT}, pt.tune compared "
+    "plain training, which has no decay, with tuned models on rows that they were neither trained nor chosen by, and "
+    "“kept” is the model that it kept. Elsewhere the numbers are those of the kept step, and plain training is the "
+    "same training with λ at its start, at its last step. A study of the paper has Eq. 5 at its last step."
 )
 
 

@@ -14,9 +14,10 @@ from pactune.results.plots import history_panels
 from pactune.results.saving import read_document
 from pactune.storage.schema import SchemaError, flag, listed, number, record, text
 
-__all__ = ["ReportedRun", "read_result", "run_of", "run_section"]
+__all__ = ["HELD_OUT", "ReportedRun", "read_result", "run_of", "run_section"]
 
 SHOWN = ("inner", "inner_steps", "outer", "objective", "hypergradient", "path_hypergradient", "online", "restart")
+HELD_OUT = "held-out rows"  # what a comparison of `pt.tune` is measured on
 COMPARISON = "comparison"  # the kind of the line in which `pt.tune` compares its procedures
 PAYS = {True: "yes", False: "no", None: "unclear"}
 _check_comparison = listed(
@@ -78,7 +79,7 @@ class ReportedRun(NamedTuple):
         if self.comparison:
             table = comparison_rows(self.comparison)
             kept = next((row for row in table if row[-1]), table[-1])
-            measured = f"{list(self.comparison[0])[1]}, held-out rows"
+            measured = f"{list(self.comparison[0])[1]}, {HELD_OUT}"
             return [self.status, steps, measured, table[0][1], f"{kept[1]} ({kept[0]})", self.pays]
         plain = self.plain_rows[-1].get(self.judged) if self.plain_rows else None
         numbers = [value_text(self.judged, plain), value_text(self.judged, self.kept.get(self.judged))]
