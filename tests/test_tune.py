@@ -305,6 +305,24 @@ def test_a_folder_of_another_run_is_refused_before_the_search(
             tune(run_dir=tmp_path / "run", resume=True, **{"inner": None, **changed})
 
 
+@pytest.mark.parametrize("changed", ["parameters", "buffers", "hyperparameters"])
+def test_a_folder_of_another_start_is_refused_before_the_search(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(**settings: Any) -> pt.Result:
+        model, hyper = network(nn.BatchNorm1d(4), nn.Linear(4, 3)), pt.ExampleWeights(ROWS)
+        tensors = {"parameters": model[1].weight, "buffers": model[0].running_mean, "hyperparameters": hyper.logits}
+        with torch.no_grad():
+            tensors[changed].add_(0.1 if settings.pop("moved", False) else 0)
+        return tune(model, hyper=hyper, run_dir=tmp_path / "run", **settings)
+
+    first = call()
+    monkeypatch.setattr(tuning, "search_scalars", refused)
+    assert same(weights(call(resume=True).model), weights(first.model))
+    with pytest.raises(pt.RunFolderError, match=r"other values of the parameters, the buffers or λ.*same random seed"):
+        call(resume=True, moved=True)
+
+
 def test_a_folder_whose_model_has_another_decay_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another metric can keep another procedure, and the model in the folder is not that of this procedure."""
     original = tuning.compare

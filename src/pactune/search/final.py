@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from pactune.columns import Row
-from pactune.errors import GradientError, SettingError
+from pactune.errors import GradientError, RunFolderError, SettingError
 from pactune.problem import Problem
 from pactune.problem.data import as_source
 from pactune.results.callbacks import Callback
@@ -82,13 +82,17 @@ def check_hyper(run: OuterRun) -> None:
         ) from error
 
 
-def check_resumed(run: OuterRun, test: Any, run_dir: str | Path) -> None:
+def check_resumed(run: OuterRun, start: str, test: Any, run_dir: str | Path) -> None:
     """Raise before the search if the folder holds a run that differs in more than a search can change.
 
     Args:
         run: a run of the problem, at its start.
+        start: the checksum of this start.
         test: the user's test set.
         run_dir: the folder.
+
+    Raises:
+        RunFolderError: the folder holds a run with other settings or from another start.
     """
     starts = starts_of(read_lines(run_dir))
     if not starts:
@@ -97,6 +101,11 @@ def check_resumed(run: OuterRun, test: Any, run_dir: str | Path) -> None:
     began, now = starts[-1]["settings"], describe_run(run, FitSettings(outer_steps=1), source)
     settings = {**began, **{name: now[name] for name in UNSEARCHED if name in now}}
     FolderRecorder(Path(run_dir), resume=True, settings=settings)  # raises if the folder holds another run
+    if began.get("start") != start:
+        raise RunFolderError(
+            f"{run_dir} holds another run: it began with other values of the parameters, the buffers or λ. Build "
+            "`model` and `hyper` as for that run, with the same random seed, or choose another `run_dir`"
+        )
 
 
 def record_comparison(run_dir: str | Path | None, rows: Sequence[Row], *, tuned: bool) -> None:
@@ -116,11 +125,13 @@ def final_fit(
     progress: Callback,
     run_dir: Any,
     resume: bool,
+    start: str,
     accepted: Callable[[], None],
 ) -> Result:
     """Run the last run and return its result. A run with fixed λ is plain training.
 
-    `accepted` is called once the folder has accepted the run, and before anything is written.
+    `start` is the checksum that a resumed call must share. `accepted` is called once the folder has accepted the run,
+    and before anything is written.
     """
     own = problem.with_modules(problem.model, final.hyper).with_noise(final.noise)
     outer = outer_optimizer(final.hyper) if final.tuned else None
@@ -132,7 +143,7 @@ def final_fit(
         choice=Choice("tuned", final.rounds),
         verdict=verdict,
     )
-    settings = recorded_in(run_dir, run, settings, resume=resume, decay=final.decay, rounds=final.rounds)
+    settings = recorded_in(run_dir, run, settings, resume=resume, decay=final.decay, rounds=final.rounds, start=start)
     accepted()
     result = Fit(run, settings, 0.0, Listeners(None, [progress])).result()
     if final.tuned:

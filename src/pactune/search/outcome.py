@@ -19,7 +19,7 @@ from pactune.tuning.description import describe_run, parts_of
 from pactune.tuning.fit_settings import FitSettings
 from pactune.tuning.outer_run import OuterRun
 
-__all__ = ["FILE", "SearchOutcome", "read_outcome", "search_identity", "write_outcome"]
+__all__ = ["FILE", "SearchOutcome", "read_outcome", "search_identity", "start_of", "write_outcome"]
 
 FILE = "search.json"
 FORMAT = "search 4"
@@ -49,6 +49,12 @@ class SearchOutcome(NamedTuple):
     noise: float
 
 
+def start_of(run: OuterRun) -> str:
+    """Return a checksum of the parameters, the buffers and λ, at the start of a run."""
+    problem = run.problem
+    return str(digest([problem.parameters(), problem.buffers(), problem.hyperparameters()]))
+
+
 def search_identity(run: OuterRun, metric: Any) -> str:
     """Return a checksum of everything that a search depends on: data, folds, modules, settings and versions.
 
@@ -58,7 +64,7 @@ def search_identity(run: OuterRun, metric: Any) -> str:
     """
     parts = {**parts_of(run), **describe_parts({"model": run.problem.model}, {"metric": metric})}
     words = {**describe_run(run, FitSettings(outer_steps=1), None), "parts": parts}
-    return str(digest([words, versions_of("torch", "numpy"), run.problem.parameters(), run.problem.buffers()]))
+    return str(digest([words, versions_of("torch", "numpy"), start_of(run)]))
 
 
 def write_outcome(folder: Path, identity: str, outcome: SearchOutcome) -> None:

@@ -31,7 +31,7 @@ from pactune.search.final import FinalRun, check_final, check_hyper, check_resum
 from pactune.search.learning_rate import find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
-from pactune.search.outcome import SearchOutcome, read_outcome, search_identity, write_outcome
+from pactune.search.outcome import SearchOutcome, read_outcome, search_identity, start_of, write_outcome
 from pactune.search.rows import HeldOutFold, hold_out_folds, merged
 from pactune.search.samples import first_inputs, needs_pull, one_sample, spread_of
 from pactune.search.scores import CandidateScores, RoundChoice, scale_of
@@ -147,10 +147,11 @@ def tune(
     def searched(shown: Progress) -> Result:
         new_runner, steps = partial(_new_runner, engine, problem), inner_steps or _default_steps(problem)
         given = _dynamics(problem, 1.0) if inner is None else as_dynamics(inner)
-        stored, identity = None, ""
+        stored, identity, beginning = None, "", ""
         begun = start_run(problem, InnerLoop(given, steps, seed), new_runner())
         if run_dir is not None:
-            check_resumed(begun, test, run_dir)
+            beginning = start_of(begun)
+            check_resumed(begun, beginning, test, run_dir)
             identity = search_identity(begun, metric)
             stored = read_outcome(Path(run_dir), identity) if resume else None
         if hyper is not None:
@@ -178,6 +179,7 @@ def tune(
             progress=shown,
             run_dir=run_dir,
             resume=resume,
+            start=beginning,
             accepted=accepted,
         )
         record_comparison(run_dir, found.comparison.rows, tuned=final.tuned)
