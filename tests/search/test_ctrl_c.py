@@ -13,6 +13,8 @@ from torch import nn
 import pactune as pt
 from pactune.search.training import RowReader
 from tests.search.calls import (
+    NAMES,
+    keeping,
     network,
     same,
     tune,
@@ -24,7 +26,7 @@ from tests.test_interrupts import Press
 pytestmark = pytest.mark.usefixtures("short_search")
 
 
-@pytest.mark.parametrize("place", ["find_learning_rate", "search_scalars", "tune_while_held_out", "compare"])
+@pytest.mark.parametrize("place", ["find_learning_rate", "search_scalars"])
 def test_ctrl_c_in_the_search_leaves_the_model_as_it_was(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = getattr(tuning, place)
 
@@ -62,6 +64,32 @@ def test_ctrl_c_in_the_last_run_keeps_its_last_step(monkeypatch: pytest.MonkeyPa
     assert not same(weights(model), before)
 
 
+@pytest.mark.parametrize(("place", "presses"), [("compare", 1), ("final_fit", 1), ("final_fit", 2)])
+@pytest.mark.parametrize("name", NAMES)
+def test_ctrl_c_before_the_first_step_of_the_last_run_keeps_the_search(
+    name: str, place: str, presses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "compare", keeping(name))
+    whole = tune()
+    original = getattr(tuning, place)
+
+    def interrupted(*arguments: Any, **settings: Any) -> Any:
+        for _ in range(presses):
+            signal.raise_signal(signal.SIGINT)
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(tuning, place, interrupted)
+    model = network()
+    before = weights(model)
+    result = tune(model)
+    assert same(weights(model), before)
+    assert (result.status, result.pays, result.kept_step) == ("interrupted", whole.pays, 0)
+    assert result.verdict == (
+        f"interrupted in the last run before its first step, so the model is as it was; {name} would be kept"
+    )
+    assert result.comparison == whole.comparison
+
+
 @pytest.mark.parametrize("call", [7, 40], ids=["coarse", "fine"])
 def test_ctrl_c_between_rounds(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coarse search of three candidates, three models and four rounds reads 36 times."""
@@ -93,7 +121,7 @@ def test_ctrl_c_at_any_line_of_the_search() -> None:
             result = tune(model, inner=None)
         finally:
             sys.settrace(tracing)
-        found.append("nothing is chosen" in result.verdict)
+        found.append("the model is as it was" in result.verdict)
         assert same(weights(model), before) == found[-1]
         assert not model.training
     assert sum(found) > 6

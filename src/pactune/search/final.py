@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from pactune.problem.data import as_source
 from pactune.results.callbacks import Callback
 from pactune.results.result import Result
 from pactune.results.verdict import Verdict
+from pactune.search.comparison import Judgement
 from pactune.search.many import outer_optimizer
 from pactune.search.training import InnerLoop, start_run
 from pactune.stacking.runner import Runner
@@ -29,7 +30,15 @@ from pactune.tuning.listeners import Listeners
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.recording import check_folder, recorded_in
 
-__all__ = ["FinalRun", "check_final", "check_hyper", "check_resumed", "final_fit", "record_comparison"]
+__all__ = [
+    "FinalRun",
+    "check_final",
+    "check_hyper",
+    "check_resumed",
+    "final_fit",
+    "interrupted_result",
+    "record_comparison",
+]
 
 # The settings of the last run that do not depend on what the search finds.
 UNSEARCHED = "seed", "engine", "losses", "parameters", "buffers", "device", "problems", "valid", "refit", "test"
@@ -149,3 +158,32 @@ def final_fit(
     if final.tuned:
         return result
     return replace(result, rows=[], plain_rows=result.rows, kept_run="plain")
+
+
+def interrupted_result(problem: Problem, before: Mapping[str, Any], judged: Judgement | None) -> Result:
+    """Put the model back to its state before the search, and return the result of a call that Ctrl-C ended.
+
+    Args:
+        problem: the problem, with the user's model.
+        before: the state of the model before the search.
+        judged: the comparison; None if Ctrl-C came in the search.
+    """
+    verdict = "interrupted in the search: nothing is chosen, and the model is as it was"
+    if judged is not None:
+        words = judged.verdict.verdict.replace(" is kept", " would be kept", 1)
+        verdict = f"interrupted in the last run before its first step, so the model is as it was; {words}"
+    problem.model.load_state_dict(before)
+    problem.model.eval()
+    return Result(
+        model=problem.model,
+        hyper=problem.hyper,
+        status="interrupted",
+        zeta=0.0,
+        kept_run="plain",
+        kept_step=0,
+        rows=[],
+        plain_rows=[],
+        verdict=verdict,
+        pays=None if judged is None else judged.verdict.pays,
+        comparison=[] if judged is None else judged.rows,
+    )

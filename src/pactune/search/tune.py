@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,17 @@ from pactune.problem.folds import targets_of
 from pactune.problem.modules import as_module
 from pactune.results.callbacks import Progress, progress_for
 from pactune.results.result import Result
-from pactune.search.comparison import Procedure, compare
+from pactune.search.comparison import Judgement, Procedure, compare
 from pactune.search.decays import MOST_DECAYS, MOST_ROUNDS, ROUNDS, Scalars, candidates, search_scalars, with_decay
-from pactune.search.final import FinalRun, check_final, check_hyper, check_resumed, final_fit, record_comparison
+from pactune.search.final import (
+    FinalRun,
+    check_final,
+    check_hyper,
+    check_resumed,
+    final_fit,
+    interrupted_result,
+    record_comparison,
+)
 from pactune.search.learning_rate import find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
@@ -111,7 +119,7 @@ def tune(
     Returns:
         The result. `result.table` compares the three procedures, `result.verdict` says which one is kept and by how
         much it is better. After Ctrl-C in the search the model is as it was, with status "interrupted". After Ctrl-C
-        in the last run it is the model of the last whole step.
+        in the last run it is the model of the last whole step, or as it was if there is none.
 
     Raises:
         SettingError: a setting breaks its rule.
@@ -144,7 +152,8 @@ def tune(
     check_final(problem, test, run_dir, resume=resume)
     before = copy.deepcopy(model.state_dict())
 
-    def searched(shown: Progress) -> Result:
+    def searched(shown: Progress) -> tuple[SearchOutcome, Callable[[], Result]]:
+        """Search, and return what is found and a function that makes the last run."""
         new_runner, steps = partial(_new_runner, engine, problem), inner_steps or _default_steps(problem)
         given = _dynamics(problem, 1.0) if inner is None else as_dynamics(inner)
         stored, identity, beginning = None, "", ""
@@ -167,38 +176,43 @@ def tune(
             if run_dir is not None and not stored:
                 write_outcome(Path(run_dir), identity, found)
 
-        final = search.final(found)
-        shown.begin("last run", final.rounds)
-        verdict = found.comparison.verdict
-        result = final_fit(
-            problem,
-            final,
-            new_runner(),
-            verdict,
-            test=test,
-            progress=shown,
-            run_dir=run_dir,
-            resume=resume,
-            start=beginning,
-            accepted=accepted,
-        )
-        record_comparison(run_dir, found.comparison.rows, tuned=final.tuned)
-        settings = {**result.settings, "learning_rate": found.learning_rate}
-        return replace(result, comparison=found.comparison.rows, settings=settings)
+        def trained() -> Result:
+            final = search.final(found)
+            shown.begin("last run", final.rounds)
+            result = final_fit(
+                problem,
+                final,
+                new_runner(),
+                found.comparison.verdict,
+                test=test,
+                progress=shown,
+                run_dir=run_dir,
+                resume=resume,
+                start=beginning,
+                accepted=accepted,
+            )
+            record_comparison(run_dir, found.comparison.rows, tuned=final.tuned)
+            settings = {**result.settings, "learning_rate": found.learning_rate}
+            return replace(result, comparison=found.comparison.rows, settings=settings)
 
+        return found, trained
+
+    judged: Judgement | None = None
     with (
         one_thread(takes_one_thread(problem)),
         deferred_interrupts(),
         progress_for(progress, total=ROUNDS + 2 * OUTER_STEPS) as shown,
     ):
         try:
-            result = searched(shown)
+            found, trained = searched(shown)
+            judged = found.comparison
+            result = trained()
         except KeyboardInterrupt:
-            return _interrupted(problem, before)
+            return interrupted_result(problem, before, judged)
     if result.status != "interrupted":
         return result
     if not (result.rows or result.plain_rows):
-        return _interrupted(problem, before)
+        return interrupted_result(problem, before, judged)
     return replace(result, verdict=f"interrupted in the last run, so the model is unfinished; {result.verdict}")
 
 
@@ -368,20 +382,3 @@ def takes_one_thread(problem: Problem) -> bool:
     another device leaves short tensors to the CPU as well: the predictions of a few rows.
     """
     return problem.device.type != "cpu" or is_small(problem)
-
-
-def _interrupted(problem: Problem, before: Mapping[str, Any]) -> Result:
-    """Put the model back to its state before the search, which Ctrl-C ended, and return the result."""
-    problem.model.load_state_dict(before)
-    problem.model.eval()
-    return Result(
-        model=problem.model,
-        hyper=problem.hyper,
-        status="interrupted",
-        zeta=0.0,
-        kept_run="plain",
-        kept_step=0,
-        rows=[],
-        plain_rows=[],
-        verdict="interrupted in the search: nothing is chosen, and the model is as it was",
-    )
