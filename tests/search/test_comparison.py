@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pactune.results.verdict import Verdict
 from pactune.search.comparison import Judgement, Procedure, compare
 from pactune.search.metrics import Metric, as_metric
 from pactune.search.training import RowScores
@@ -47,6 +48,29 @@ def test_equal_procedures_keep_plain_training() -> None:
     assert found.kept == "plain training"
     assert found.verdict.pays is False
     assert "tuning does not pay here" in found.verdict.verdict
+
+
+def test_numbers_that_differ_by_rounding_alone_are_equal() -> None:
+    """Means of the same rows in another order differ in their last digit."""
+    rows, values = torch.arange(40), (0.6666666666666666, 0.6666666666666667, 2 / 3)
+    procedures = [
+        Procedure(name, [[RowScores(torch.full((40,), 1 - i * 1e-15, dtype=torch.float64), torch.full((40,), i))]], {})
+        for i, name in enumerate(NAMES)
+    ]
+    judged = compare(procedures, [rows], [rows], Metric("accuracy", True, lambda found, _: values[int(found[0])]))
+    assert judged.kept == "plain training"
+    assert [row["gain"] for row in judged.rows] == [0, 0, 0]
+    assert judged.verdict == Verdict(
+        False,
+        "plain training is kept: accuracy 66.7 % on held-out rows, +0.0 ± 0.0 points against one decay, "
+        "+0.0 ± 0.0 points against the tuned model; tuning does not pay here",
+    )
+
+
+@pytest.mark.parametrize("metric", [LOSS, ACCURACY], ids=["loss", "accuracy"])
+def test_no_zero_has_a_sign(metric: Metric) -> None:
+    assert "-0" not in metric.shown(-0.0) + metric.shown_difference(-0.0, 0.0)
+    assert "-0.0" not in ACCURACY.shown_difference(-1e-4, 1e-3)
 
 
 def test_a_clear_gain_is_called_one() -> None:

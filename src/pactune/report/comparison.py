@@ -26,6 +26,6 @@ def comparison_rows(comparison: Sequence[Row]) -> list[list[str]]:
 
 def _cells(row: Row, metric: Metric, *, is_plain: bool) -> list[str]:
     value, error = row[metric.name], row["standard_error"]
-    shown = f"{100 * value:.1f} ± {100 * error:.1f} %" if metric.percent else f"{value:.4g} ± {error:.2g}"
+    shown = f"{100 * value:z.1f} ± {100 * error:.1f} %" if metric.percent else f"{value:z.4g} ± {error:.2g}"
     gain = "" if is_plain else metric.shown_difference(row["gain"], row["gain_error"])
     return [str(row["model"]), shown, gain, str(row.get("steps", "")), "kept" if row["kept"] else ""]

@@ -18,10 +18,11 @@ from pactune.search.metrics import Metric
 from pactune.search.training import RowScores, row_scores
 from pactune.streams import Streams
 
-__all__ = ["Judgement", "Procedure", "compare"]
+__all__ = ["Judgement", "Procedure", "compare", "difference"]
 
 RESAMPLES = 100
 CLEAR = 2.0  # standard errors, above which a difference is called one
+ROUNDING = 1e-12  # the share of two numbers below which their difference is rounding error
 
 
 class Procedure(NamedTuple):
@@ -75,7 +76,9 @@ def compare(
     draws = _draws(held)
     judged = [_Judged(one, draws, targets, metric, scale) for one in procedures]
     defined = [one for one in judged if one.is_defined]
-    kept = min(_near_the_best(defined, metric) if defined else judged, key=lambda one: one.score)
+    near = _near_the_best(defined, metric) if defined else judged
+    least = min(one.score for one in near)
+    kept = next(one for one in near if difference(one.score, least) == 0)
     rows = [_row(one, judged[0], kept, metric) for one in judged]
     return Judgement(kept.name, rows, _verdict(kept, judged, metric))
 
@@ -149,7 +152,17 @@ class _Judged:
 
     def error_of_gain(self, other: _Judged) -> float:
         """The standard error of the difference to another procedure, on the same rows."""
-        return _deviation([a - b for a, b in zip(self.resampled, other.resampled, strict=True)])
+        return _deviation([difference(a, b) for a, b in zip(self.resampled, other.resampled, strict=True)])
+
+
+def difference(one: float, other: float) -> float:
+    """Return `one` minus `other`; 0 if they differ by rounding error alone, so that they are equal.
+
+    >>> difference(2 / 3, 0.6666666666666667 - 1e-16), difference(0.75, 0.5), difference(1.0, float("inf"))
+    (0.0, 0.25, -inf)
+    """
+    gap = one - other
+    return 0.0 if abs(gap) <= ROUNDING * max(abs(one), abs(other)) < math.inf else gap
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor:
@@ -165,11 +178,12 @@ def _near_the_best(judged: list[_Judged], metric: Metric) -> list[_Judged]:
     """Return the procedures within one standard error of the best one."""
     sign = 1 if metric.higher_is_better else -1
     best = max(judged, key=lambda one: sign * one.value)
-    return [one for one in judged if one is best or sign * (best.value - one.value) <= best.error_of_gain(one)]
+    gaps = [(one, sign * difference(best.value, one.value)) for one in judged]
+    return [one for one, gap in gaps if gap == 0 or gap <= best.error_of_gain(one)]
 
 
 def _row(one: _Judged, plain: _Judged, kept: _Judged, metric: Metric) -> Row:
-    gain, error = one.value - plain.value, one.error_of_gain(plain)
+    gain, error = difference(one.value, plain.value), one.error_of_gain(plain)
     return {
         "model": one.name,
         metric.name: one.value,
@@ -191,17 +205,17 @@ def _verdict(kept: _Judged, judged: list[_Judged], metric: Metric) -> Verdict:
     words = [f"{kept.name} is kept: {metric.name} {metric.shown(kept.value)} on held-out rows"]
     for other in judged:
         if other is not kept:
-            gain, error = kept.value - other.value, kept.error_of_gain(other)
+            gain, error = difference(kept.value, other.value), kept.error_of_gain(other)
             known = f"{metric.shown_difference(gain, error)} against {other.name}"
             words.append(known if other.is_defined else f"undefined for {other.name}")
     sentence = ", ".join(words)
-    if any(sign * (other.value - kept.value) > 0 for other in judged):
+    if any(sign * difference(other.value, kept.value) > 0 for other in judged):
         sentence += "; it is within one standard error of the best and has the least score of those"
     if kept is plain:
         return Verdict(False, f"{sentence}; tuning does not pay here")
     if not plain.is_defined:
         return Verdict(None, f"{sentence}; without a number for plain training it is unclear if tuning pays")
-    gain, error = sign * (kept.value - plain.value), kept.error_of_gain(plain)
+    gain, error = sign * difference(kept.value, plain.value), kept.error_of_gain(plain)
     if gain > CLEAR * error:
         return Verdict(True, sentence)
     return Verdict(None, f"{sentence}; a difference within two standard errors (±) is not clear")

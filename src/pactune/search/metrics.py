@@ -47,17 +47,18 @@ class Metric(NamedTuple):
         >>> Metric("accuracy", True, None).shown(0.7512), Metric("loss", False, None).shown(0.7512)
         ('75.1 %', '0.7512')
         """
-        return f"{100 * value:.1f} %" if self.percent else f"{value:.4g}"
+        return f"{100 * value:z.1f} %" if self.percent else f"{value:z.4g}"
 
     def shown_difference(self, value: float, error: float) -> str:
         """Return a difference and its standard error with their unit.
 
-        >>> Metric("accuracy", True, None).shown_difference(0.031, 0.012)
-        '+3.1 ± 1.2 points'
+        >>> accuracy = Metric("accuracy", True, None)
+        >>> accuracy.shown_difference(0.031, 0.012), accuracy.shown_difference(-0.0001, 0.012)
+        ('+3.1 ± 1.2 points', '+0.0 ± 1.2 points')
         """
         if self.percent:
-            return f"{100 * value:+.1f} ± {100 * error:.1f} points"
-        return f"{value:+.3g} ± {error:.2g}"
+            return f"{100 * value:+z.1f} ± {100 * error:.1f} points"
+        return f"{value:+z.3g} ± {error:.2g}"
 
 
 def as_metric(metric: object, loss: object, predictions: Tensor | None, targets: Tensor | None) -> Metric:
