@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from sklearn.model_selection import GroupKFold, TimeSeriesSplit
+from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import TensorDataset
@@ -57,6 +57,23 @@ def check_result(result: pt.Result, metric: str) -> None:
 
 def test_classes() -> None:
     check_result(tune(), "accuracy")
+
+
+def test_rows_without_a_label_are_in_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets that the loss ignores are those of rows 20 to 29, of which folds hold out some or only such rows."""
+    targets, seen, original = torch.where(torch.arange(ROWS) < 20, CLASSES, -100), [], tuning.compare
+
+    def compare(procedures: Any, held: Any, wanted: Any, *others: Any) -> Any:
+        assert all(len(one.losses) == len(rows) for rows, [one, *_] in zip(held, procedures[0].judged, strict=True))
+        assert torch.equal(torch.cat(wanted), targets[torch.cat(held)])
+        seen.append(sorted(torch.cat(held).tolist()))
+        return original(procedures, held, wanted, *others)
+
+    monkeypatch.setattr(tuning, "compare", compare)
+    for folds in (3, KFold(4)):
+        result = tune(data=(X, targets), folds=folds)
+        check_result(result, "accuracy")
+        assert set(seen.pop()) == {*range(20)}
 
 
 def test_one_logit() -> None:

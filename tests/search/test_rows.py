@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 from sklearn.model_selection import GroupKFold, KFold, RepeatedKFold, TimeSeriesSplit
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
 import pactune as pt
 from pactune.problem.folds import FoldRows
-from pactune.search.rows import hold_out_folds, merged
+from pactune.search.rows import counted_rows, hold_out_folds, holding, merged
 from pactune.search.samples import one_sample
 
 CPU = torch.device("cpu")
@@ -95,3 +97,46 @@ def test_parts_of_equal_training_rows_are_one() -> None:
 def test_too_few_folds_are_refused(folds: Any) -> None:
     with pytest.raises(pt.SettingError, match="three folds or more"):
         hold_out_folds(folds_of(folds=folds), reach=2)
+
+
+IGNORING: dict[str, tuple[Any, int]] = {
+    "function": (F.cross_entropy, -100),
+    "module": (nn.CrossEntropyLoss(ignore_index=-1), -1),
+    "means": (lambda found, wanted: F.cross_entropy(found, wanted, ignore_index=7), 7),
+    "mask": (lambda found, wanted: ((found[:, 0] - wanted) ** 2 * (wanted != 9)).mean(), 9),
+    "class without a weight": (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 0.0])), 2),
+}
+
+
+def labelled_by(targets: torch.Tensor, loss: Any, outputs: int = 3) -> list[int]:
+    model = nn.Linear(2, outputs)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return counted_rows(pt.Problem(model, pt.WeightDecay(model), data=(X, targets), folds=3, loss=loss), loss).tolist()
+
+
+@pytest.mark.parametrize("name", IGNORING)
+def test_rows_that_a_loss_ignores_do_not_count(name: str) -> None:
+    loss, mark = IGNORING[name]
+    assert labelled_by(torch.where(torch.arange(24) % 4 == 1, mark, Y), loss) == [i for i in range(24) if i % 4 != 1]
+
+
+def test_rows_that_a_model_predicts_correctly_count() -> None:
+    zeros = torch.zeros(24, 1)
+    squares = lambda found, wanted: ((found - wanted) ** 2).mean()  # noqa: E731
+    for loss, targets in ((F.mse_loss, zeros), (squares, zeros.long()), (F.multi_margin_loss, Y)):
+        assert labelled_by(targets, loss, outputs=1 if loss is not F.multi_margin_loss else 3) == list(range(24))
+
+
+def test_a_loss_that_ignores_every_row_is_refused() -> None:
+    with pytest.raises(pt.DataError, match="ignores every row"):
+        labelled_by(Y, lambda found, wanted: 0 * found.sum(1).mean())
+
+
+def test_rows_that_do_not_count_neither_choose_nor_judge() -> None:
+    folds, counted = folds_of(folds=KFold(4)), torch.arange(3, 24)
+    (first, *_), (ignored, *rest) = hold_out_folds(folds, 2, counted), holding(folds, torch.arange(6, 24))
+    assert first.held.tolist() == [3, 4, 5]
+    assert all(set(part.valid.tolist()) <= {*range(3, 24)} for part in first.parts)
+    assert len([ignored, *rest]) == 3
+    assert ignored.valid.tolist() == [*range(6, 12)]

@@ -17,7 +17,7 @@ from pactune.errors import DataError, PactuneError, SettingError
 from pactune.problem.data import Batch
 from pactune.problem.model_inputs import inputs_and_target
 
-__all__ = ["Closure", "Losses", "Metrics", "accuracy"]
+__all__ = ["Closure", "Losses", "Metrics", "accuracy", "losses_of_rows"]
 
 Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
@@ -147,6 +147,14 @@ class Losses:
         parts = inputs_and_target(batch.data)
         found: Tensor = self._loss(parts.apply(model), parts.target, **options)
         return found
+
+
+def losses_of_rows(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of every row of some outputs, shape (rows,); 0 for a row that the loss ignores."""
+    loss = with_reduction(loss)
+    if knows_reduction(loss):
+        return loss(outputs, target, reduction="none").reshape(len(target), -1).mean(1)
+    return _loss_of_rows(loss, outputs, target)
 
 
 def _loss_of_rows(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pactune.errors import SettingError
-from pactune.problem.folds import FoldRows
+from pactune.errors import DataError, SettingError
+from pactune.problem import Problem
+from pactune.problem.folds import FoldRows, targets_of
+from pactune.problem.losses import losses_of_rows
 
-__all__ = ["HeldOutFold", "hold_out_folds", "merged", "union"]
+__all__ = ["HeldOutFold", "counted_rows", "hold_out_folds", "holding", "merged", "union"]
 
 
 class HeldOutFold(NamedTuple):
@@ -26,14 +28,51 @@ class HeldOutFold(NamedTuple):
     held: Tensor
 
 
-def hold_out_folds(folds: Sequence[FoldRows], reach: int) -> list[HeldOutFold]:
+def counted_rows(problem: Problem, loss: Callable[..., Tensor]) -> Tensor:
+    """Return the numbers of the rows that the loss counts. The others have whole targets and no loss at any output.
+
+    Raises:
+        DataError: the loss counts no row.
+    """
+    outputs, targets = problem.predictions(problem.valid), targets_of(problem.valid)
+    if outputs is None or targets is None or targets.is_floating_point():
+        return torch.arange(problem.valid.rows, device="cpu")
+    found = (~_is_ignored(loss, outputs, targets)).nonzero().flatten().cpu()
+    if not len(found):
+        raise DataError("`loss` ignores every row of the data that choose and judge; give some of them a label")
+    return found
+
+
+def _is_ignored(loss: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return True for the rows whose loss is 0 at the model's outputs and at outputs that fit no whole target."""
+    try:
+        with torch.no_grad():
+            here, there = (losses_of_rows(loss, one, targets) for one in (outputs, torch.full_like(outputs, 0.5)))
+    except Exception:  # a loss may refuse outputs that it was not tried on
+        return torch.zeros(len(targets), dtype=torch.bool, device="cpu")
+    return (here == 0) & (there == 0)
+
+
+def holding(folds: Iterable[FoldRows], rows: Tensor) -> list[FoldRows]:
+    """Return the folds that hold out one of some rows at least."""
+    return [fold for fold in folds if bool(torch.isin(fold.valid, rows).any())]
+
+
+def hold_out_folds(folds: Sequence[FoldRows], reach: int, rows: Tensor | None = None) -> list[HeldOutFold]:
     """Hold every fold out in turn. Its partners, up to `reach` folds before and after it, then validate one by one.
 
     A model that trains without fold k and fold j serves twice: fold j chooses while k judges, and the other way round.
 
+    Args:
+        folds: the folds.
+        reach: the number of partners before and after a fold.
+        rows: the rows that may choose and judge; None for all.
+
     Raises:
         SettingError: no rows are left to train or to choose while a fold is held out.
     """
+    if rows is not None:
+        folds = [FoldRows(fold.train, fold.valid[torch.isin(fold.valid, rows)]) for fold in folds]
     count, found = len(folds), []
     for k, fold in enumerate(folds):
         partners = sorted({(k + step) % count for step in range(-reach, reach + 1)} - {k})

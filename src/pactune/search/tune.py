@@ -21,6 +21,7 @@ from pactune.hypergradient.gradients import check_autograd
 from pactune.interrupts import deferred_interrupts
 from pactune.problem import Problem
 from pactune.problem.correlated_inputs import CorrelatedInputs, takes_inputs
+from pactune.problem.data import Source
 from pactune.problem.folds import targets_of
 from pactune.problem.modules import as_module
 from pactune.results.callbacks import Progress, progress_for
@@ -40,7 +41,7 @@ from pactune.search.learning_rate import find_learning_rate
 from pactune.search.many import OUTER_STEPS, HeldOutScores, MakeHyper, many_hyperparameters, tune_while_held_out
 from pactune.search.metrics import Metric, as_metric
 from pactune.search.outcome import SearchOutcome, read_outcome, search_identity, start_of, write_outcome
-from pactune.search.rows import HeldOutFold, hold_out_folds, merged
+from pactune.search.rows import HeldOutFold, counted_rows, hold_out_folds, holding, merged
 from pactune.search.samples import first_inputs, needs_pull, one_sample, spread_of
 from pactune.search.scores import CandidateScores, RoundChoice, scale_of
 from pactune.search.training import InnerLoop, RowReader, averaged, start_run
@@ -142,13 +143,15 @@ def tune(
     start = with_decay(model, None if hyper is None else as_module("hyper", hyper), 0.0)
     sample = one_sample(data, valid, folds, groups, next(model.parameters()).device)
     problem = Problem(model, start, data=sample.data, folds=2, loss=loss, batch_size=batch_size)
-    problem = problem.with_folds(merged(sample.folds), refit=sample.refit)
     if batch_size is None and trains_long(problem):
         least, most = LARGE_BATCH
         problem = problem.with_mini_batches(min(most, max(least, problem.train.rows // 8)))
-    held = hold_out_folds(sample.folds, reach=2 if is_small(problem) else 1)
     problem.try_losses()
-    judge = _metric(metric, loss, problem)
+    counted = counted_rows(problem, loss)
+    folded = holding(sample.folds, counted)
+    problem = problem.with_folds(merged(folded), refit=sample.refit)
+    held = hold_out_folds(folded, 2 if is_small(problem) else 1, counted)
+    judge = _metric(metric, loss, problem, problem.valid.subset(counted))
     check_final(problem, test, run_dir, resume=resume)
     before = copy.deepcopy(model.state_dict())
 
@@ -270,7 +273,7 @@ class _Search:
                 [fold.held for fold in held],
                 targets,
                 metric,
-                scale_of(start, torch.arange(len(start), device="cpu")),
+                scale_of(start, torch.cat([fold.held for fold in held]).unique()),  # type: ignore[no-untyped-call]
             ),
             plain=scalars.best(None, NO_DECAY),
             one=scalars.best(None, self._alone),
@@ -330,10 +333,9 @@ class _Search:
         self._progress.advance()
 
 
-def _metric(metric: Any, loss: Any, problem: Problem) -> Metric:
+def _metric(metric: Any, loss: Any, problem: Problem, judging: Source) -> Metric:
     """Return the metric, tried on the predictions of the untrained model, so that a mistake is reported at once."""
-    predictions, targets = problem.predictions(problem.valid), targets_of(problem.valid)
-    return as_metric(metric, loss, predictions, targets)
+    return as_metric(metric, loss, problem.predictions(judging), targets_of(judging))
 
 
 def _new_runner(engine: str | Engine, problem: Problem) -> Runner:
