@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,17 @@ def test_the_default_for_classes_is_the_accuracy() -> None:
     assert value(None, F.cross_entropy, SCORES, CLASSES) == sk.accuracy_score(CLASSES, SCORES.argmax(1))
 
 
-@pytest.mark.parametrize(
-    "loss", [F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()], ids=["function", "module"]
-)
+OF_ONE_LOGIT = {
+    "function": F.binary_cross_entropy_with_logits,
+    "module": nn.BCEWithLogitsLoss(),
+    "partial": partial(F.binary_cross_entropy_with_logits, pos_weight=torch.tensor([3.0])),
+    "own": lambda p, t: F.binary_cross_entropy_with_logits(p, 0.1 + 0.8 * t),
+    "margin": lambda p, t: F.softplus((1 - 2 * t) * p).square().mean(),
+}
+OF_PROBABILITIES = {"function": F.binary_cross_entropy, "module": nn.BCELoss(), "partial": partial(nn.BCELoss())}
+
+
+@pytest.mark.parametrize("loss", OF_ONE_LOGIT.values(), ids=OF_ONE_LOGIT)
 @pytest.mark.parametrize("flat", [False, True])
 def test_the_default_for_one_logit_is_the_accuracy(loss: Any, flat: bool) -> None:
     predictions, targets = (one.flatten() if flat else one for one in (LOGITS, HITS))
@@ -48,16 +57,44 @@ def test_the_default_for_one_logit_is_the_accuracy(loss: Any, flat: bool) -> Non
     assert value(None, loss, predictions, targets) == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize("loss", OF_PROBABILITIES.values(), ids=OF_PROBABILITIES)
+def test_a_probability_says_what_its_logit_says(loss: Any) -> None:
+    chances = LOGITS.double().sigmoid()
+    found, wanted = (
+        as_metric(None, one, outputs, HITS)
+        for one, outputs in ((loss, chances), (F.binary_cross_entropy_with_logits, LOGITS.double()))
+    )
+    assert (found.name, found.score(chances, HITS)) == ("accuracy", wanted.score(LOGITS, HITS))  # type: ignore[misc]
+    assert found.tempered is not None
+    assert wanted.tempered is not None
+    torch.testing.assert_close(found.tempered(chances, HITS), wanted.tempered(LOGITS, HITS), rtol=1e-6, atol=1e-9)
+    assert value("neg_log_loss", loss, chances, HITS) == pytest.approx(-sk.log_loss(HITS, chances))
+
+
 @pytest.mark.parametrize(
     ("loss", "predictions", "targets"),
     [
         (F.mse_loss, NUMBERS, TARGETS),
         (F.mse_loss, NUMBERS, HITS),
+        (F.l1_loss, NUMBERS, HITS),
+        (F.huber_loss, NUMBERS, HITS),
+        (F.poisson_nll_loss, NUMBERS, HITS),
+        (lambda p, t: ((t - p) * 0.9).maximum((p - t) * 0.1).mean(), NUMBERS, HITS),
         (F.binary_cross_entropy_with_logits, LOGITS, HITS * 0.8),
         (F.cross_entropy, None, CLASSES),
         (F.cross_entropy, SCORES, None),
     ],
-    ids=["numbers", "squares of 0 and 1", "soft labels", "no predictions", "no targets"],
+    ids=[
+        "numbers",
+        "squares of 0 and 1",
+        "distances",
+        "huber",
+        "counts",
+        "quantile",
+        "soft labels",
+        "no predictions",
+        "no targets",
+    ],
 )
 def test_the_default_otherwise_is_the_loss(loss: Any, predictions: Any, targets: Any) -> None:
     found = as_metric(None, loss, predictions, targets)
@@ -127,6 +164,31 @@ def test_scorers_of_numbers(name: str, wanted: Any, outputs: int) -> None:
     if name == "neg_root_mean_squared_error" and outputs == 2:
         expected = -np.sqrt(((targets - predictions).double().numpy() ** 2).mean(0)).mean()
     assert value(name, F.mse_loss, predictions, targets) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", OF_ONE_LOGIT.values(), ids=OF_ONE_LOGIT)
+def test_scorers_that_ask_for_probabilities_take_any_loss_of_a_logit(loss: Any) -> None:
+    assert value("roc_auc", loss, LOGITS, HITS) == pytest.approx(sk.roc_auc_score(HITS, LOGITS))
+    assert value("neg_log_loss", loss, LOGITS, HITS) == pytest.approx(-sk.log_loss(HITS, LOGITS.double().sigmoid()))
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "neg_log_loss", "f1"])
+def test_a_scorer_of_classes_on_numbers_is_refused_in_words_of_ours(name: str) -> None:
+    with pytest.raises(pt.SettingError, match=f"the scorer '{name}' fails on predictions that are numbers: ") as found:
+        as_metric(name, F.mse_loss, NUMBERS, HITS)
+    assert "pass a function metric(predictions, targets)" in str(found.value)
+    assert "Predicted" not in str(found.value)
+
+
+def test_a_scorer_is_what_its_name_is() -> None:
+    f1 = sk.make_scorer(sk.f1_score, average="macro")
+    assert value(f1, F.cross_entropy, SCORES, CLASSES) == value("f1_macro", F.cross_entropy, SCORES, CLASSES)
+    auc = sk.make_scorer(sk.roc_auc_score, response_method=("decision_function", "predict_proba"))
+    assert value(auc, OF_ONE_LOGIT["partial"], LOGITS, HITS) == value("roc_auc", OF_ONE_LOGIT["own"], LOGITS, HITS)
+    distance = sk.make_scorer(sk.mean_absolute_error, greater_is_better=False)
+    found = as_metric(distance, F.mse_loss, NUMBERS, TARGETS)
+    assert (found.name, found.higher_is_better) == ("neg mean absolute error", True)
+    assert value(distance, F.mse_loss, NUMBERS, TARGETS) == pytest.approx(-float((NUMBERS - TARGETS).abs().mean()))
 
 
 def test_a_function_is_called_with_predictions_and_targets() -> None:

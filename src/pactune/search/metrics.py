@@ -1,9 +1,10 @@
-"""The user's metric: a function, the name of a scikit-learn scorer, or by default the accuracy or the loss."""
+"""The user's metric: a function, a scikit-learn scorer or its name, or by default the accuracy or the loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -65,8 +66,8 @@ def as_metric(metric: object, loss: object, predictions: Tensor | None, targets:
     """Return the argument `metric` as a `Metric`.
 
     Args:
-        metric: a function of predictions and targets, the name of a scikit-learn scorer, or None.
-        loss: the loss of the problem, by which a model with one logit is known.
+        metric: a function of predictions and targets, a scikit-learn scorer or its name, or None.
+        loss: the loss of the problem, by which classes are known.
         predictions: the model's outputs for some rows; None if they are not known.
         targets: the targets of these rows.
 
@@ -81,14 +82,16 @@ def as_metric(metric: object, loss: object, predictions: Tensor | None, targets:
     if metric is None:
         return _default(classes)
     if isinstance(metric, str):
-        found = _scorer(metric, _is_binary(loss, predictions, targets))
+        found = _scorer(metric, scorer_named(metric), classes)
+    elif _is_scorer(metric):
+        found = _scorer(_own_name(metric), metric, classes)
     elif callable(metric):
         name = getattr(metric, "__name__", type(metric).__name__).replace("_", " ").strip("<>")
         name = f"metric {name}" if name in COLUMNS else name
         found = Metric(name, getattr(metric, "higher_is_better", None) is not False, _checked(metric))
     else:
         raise SettingError(
-            "`metric` must be a function of predictions and targets, the name of a scikit-learn scorer or None, "
+            "`metric` must be a function of predictions and targets, a scikit-learn scorer or its name, or None, "
             f"got {shown(metric)}"
         )
     assert found.score is not None
@@ -102,10 +105,12 @@ class _Classes(NamedTuple):
     Attributes:
         hits: returns True for the rows whose class is predicted.
         tempered: returns the losses of the rows at several temperatures.
+        scores: returns the outputs as scores: a column per class, or the logit of class 1.
     """
 
     hits: Callable[[Tensor, Tensor], Tensor]
     tempered: Callable[[Tensor, Tensor], Tensor]
+    scores: Callable[[Tensor], Tensor]
 
 
 def _default(classes: _Classes | None) -> Metric:
@@ -119,10 +124,15 @@ def _classes(loss: Any, predictions: Tensor, targets: Tensor) -> _Classes | None
     """Return how the outputs say a class; None if there are no classes."""
     whole = not targets.is_floating_point() and targets.ndim == 1
     if whole and predictions.ndim == 2 and predictions.shape[1] > 1 and _raises_target(loss, predictions, targets):
-        return _Classes(lambda found, wanted: found.argmax(1) == wanted, losses_of_classes)
-    if _is_binary(loss, predictions, targets):
-        return _Classes(lambda found, wanted: (_flat(found) > 0) == (_flat(wanted) > 0.5), losses_of_one_logit)
-    return None
+        return _Classes(lambda found, wanted: found.argmax(1) == wanted, losses_of_classes, lambda found: found)
+    logit = _logit(loss, predictions, targets)
+    if logit is None:
+        return None
+    return _Classes(
+        lambda found, wanted: (_flat(logit(found)) > 0) == (_flat(wanted) > 0.5),
+        lambda found, wanted: losses_of_one_logit(logit(found), wanted),
+        logit,
+    )
 
 
 def _raises_target(loss: Callable[..., Tensor], predictions: Tensor, targets: Tensor) -> bool:
@@ -142,10 +152,34 @@ def _raises_target(loss: Callable[..., Tensor], predictions: Tensor, targets: Te
     return bool((slope.gather(1, targets[:, None].long()) <= slope.amin(1, keepdim=True)).all())
 
 
-def _is_binary(loss: object, predictions: Tensor, targets: Tensor) -> bool:
-    """Return True for a model with one logit and targets 0 and 1."""
-    logits = loss is F.binary_cross_entropy_with_logits or isinstance(loss, nn.BCEWithLogitsLoss)
-    return logits and predictions[0].numel() == 1 and bool(((targets == 0) | (targets == 1)).all())
+def _logit(loss: Any, predictions: Tensor, targets: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """Return the function from the only output of a model to the logit of class 1; None if there is no such class."""
+    if predictions[0].numel() != 1 or not bool(((targets == 0) | (targets == 1)).all()):
+        return None
+    known = loss.func if isinstance(loss, partial) else loss
+    if known is F.binary_cross_entropy or isinstance(known, nn.BCELoss):
+        return partial(torch.logit, eps=1e-7)
+    if known is F.binary_cross_entropy_with_logits or isinstance(known, nn.BCEWithLogitsLoss):
+        return lambda found: found
+    return (lambda found: found) if _wants_sign(loss, predictions, targets) else None
+
+
+def _wants_sign(loss: Callable[..., Tensor], predictions: Tensor, targets: Tensor) -> bool:
+    """Return True if a loss falls in the output where the target is 1 and rises where it is 0, as that of a logit does.
+
+    A loss of numbers has its least value at the target, so it has the other slope at the outputs −1 or 1.
+    """
+    predictions, targets = predictions.cpu(), targets.cpu()
+    try:
+        for size in (-1.0, 0.0, 1.0):
+            outputs = torch.full_like(predictions, size).requires_grad_()
+            with torch.enable_grad():
+                slope = torch.autograd.grad(loss(outputs, targets), outputs)[0]
+            if not torch.equal(_flat(slope).sign(), 1.0 - 2 * _flat(targets).to(slope)):
+                return False
+    except Exception:  # a loss may refuse outputs or targets that it was not tried on
+        return False
+    return True
 
 
 def _share(hits: Tensor) -> float:
@@ -190,15 +224,37 @@ def scorer_named(name: str) -> Any:
         raise SettingError(f"`metric` must be the name of a scikit-learn scorer, got {name!r}; {hint}") from error
 
 
-def _scorer(name: str, binary: bool) -> Metric:
+def _is_scorer(metric: object) -> bool:
+    """Return True for a scorer of scikit-learn, such as one of `make_scorer`."""
+    return type(metric).__module__.startswith("sklearn.metrics") and hasattr(metric, "_score_func")
+
+
+def _own_name(scorer: Any) -> str:
+    """Return the name of a scorer's function; that of a loss begins with "neg", as in scikit-learn."""
+    name = getattr(scorer._score_func, "__name__", "scorer")
+    return f"neg_{name}" if getattr(scorer, "_sign", 1) < 0 else name
+
+
+def _scorer(name: str, scorer: Any, classes: _Classes | None) -> Metric:
     """Return a scorer of scikit-learn. Scorers of losses are negative, so that larger is always better."""
-    scorer = scorer_named(name)
     from pactune.search.predicted import PredictedClasses, PredictedNumbers
 
     def score(predictions: Tensor, targets: Tensor) -> float:
         whole = not targets.is_floating_point() and targets.ndim == 1
-        kind = PredictedClasses if binary or (whole and predictions.ndim == 2) else PredictedNumbers
         rows = torch.arange(len(targets), device="cpu").reshape(-1, 1).numpy()
-        return float(scorer(kind(predictions), rows, targets.cpu().reshape(len(targets), -1).squeeze(1).numpy()))
+        wanted = targets.cpu().reshape(len(targets), -1).squeeze(1).numpy()
+        if classes is not None:
+            return float(scorer(PredictedClasses(classes.scores(predictions)), rows, wanted))
+        if whole and predictions.ndim == 2:
+            return float(scorer(PredictedClasses(predictions), rows, wanted))
+        try:
+            return float(scorer(PredictedNumbers(predictions), rows, wanted))
+        except (AttributeError, ValueError, TypeError) as error:
+            reason = str(error).replace("PredictedNumbers", "the model").rstrip(".")
+            raise SettingError(
+                f"the scorer {name!r} fails on predictions that are numbers: {reason}. A scorer of classes needs whole "
+                "targets and an output per class, or targets 0 and 1 and a loss of one logit, such as "
+                "F.binary_cross_entropy_with_logits; otherwise pass a function metric(predictions, targets)"
+            ) from error
 
     return Metric(name.replace("_", " "), True, _checked(score))

@@ -72,7 +72,7 @@ def tune(
     folds: Any = None,
     groups: Any = None,
     hyper: nn.Module | None = None,
-    metric: Callable[[Tensor, Tensor], Any] | str | None = None,
+    metric: Callable[..., Any] | str | None = None,
     inner: Dynamics | Any = None,
     inner_steps: int | None = None,
     batch_size: int | None = None,
@@ -101,7 +101,7 @@ def tune(
             parameter tensor that is no bias. If the first layer is an `nn.Linear` of more inputs than there are rows,
             it also tunes the strength of `CorrelatedInputs`. A small model of few inputs trains with noise on them.
         metric: a function `metric(predictions, targets)`, for which larger is better unless it has an attribute
-            `higher_is_better = False`; or the name of a scikit-learn scorer. None is the accuracy for classes and the
+            `higher_is_better = False`; or a scikit-learn scorer or its name. None is the accuracy for classes and the
             loss otherwise.
         inner: the dynamics of training, such as `pt.Adam(lr=1e-3)`. None is SGD with momentum and a learning rate that
             a range test finds. For a model of more than a million parameters on a CUDA device it is `Averaged`: the
