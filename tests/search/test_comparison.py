@@ -92,6 +92,14 @@ def test_of_procedures_within_one_standard_error_the_least_loss_is_kept() -> Non
     assert "within one standard error of the best and has the least score" in found.verdict.verdict
 
 
+@pytest.mark.parametrize("right", [range(12, 912), range(10, 909)], ids=["as many rows", "fewer rows"])
+def test_another_procedure_without_a_gain_does_not_pay(right: range) -> None:
+    found = by_hits(997, 900, right, losses=(0.4, 0.3))
+    assert (found.kept, found.verdict.pays) == ("one decay", False)
+    assert found.rows[1]["gain"] <= 0
+    assert found.verdict.verdict.endswith("; tuning does not pay here")
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_procedure_that_diverged_is_never_kept(bad: float) -> None:
     good, broken = torch.linspace(1, 2, 40), torch.full((40,), bad)

@@ -211,11 +211,11 @@ def _verdict(kept: _Judged, judged: list[_Judged], metric: Metric) -> Verdict:
     sentence = ", ".join(words)
     if any(sign * difference(other.value, kept.value) > 0 for other in judged):
         sentence += "; it is within one standard error of the best and has the least score of those"
-    if kept is plain:
-        return Verdict(False, f"{sentence}; tuning does not pay here")
     if not plain.is_defined:
         return Verdict(None, f"{sentence}; without a number for plain training it is unclear if tuning pays")
     gain, error = sign * difference(kept.value, plain.value), kept.error_of_gain(plain)
+    if gain <= 0:
+        return Verdict(False, f"{sentence}; tuning does not pay here")
     if gain > CLEAR * error:
         return Verdict(True, sentence)
     return Verdict(None, f"{sentence}; a difference within two standard errors (±) is not clear")
