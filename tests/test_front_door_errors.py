@@ -246,7 +246,7 @@ ESTIMATORS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         "`metric` must take `sample_weight`",
     ),
     "metric that is a number": (TunedRegressor(metric=3), lambda e: e.fit(X, N), "`metric` must be a function"),
-    "two folds": (TunedRegressor(folds=2), lambda e: e.fit(X, N), "three folds or more"),
+    "two folds": (TunedRegressor(folds=2), lambda e: e.fit(X, N), "`folds` must be a number ≥ 3"),
     "folds in words": (TunedRegressor(folds="five"), lambda e: e.fit(X, N), "`folds` must be"),
     "folds beyond the rows": (TunedRegressor(folds=[([0], [99])] * 3), lambda e: e.fit(X, N), "names row 99"),
     "standardize in words": (TunedRegressor(standardize="yes"), lambda e: e.fit(X, N), "'standardize' parameter"),

@@ -56,7 +56,9 @@ MISTAKES = {
         lambda: tune(network(outputs=1), (X, nan_in(NUMBERS)), loss=F.mse_loss), pt.PactuneError, "(?i)nan|finite"
     ),
     "two rows": Case(lambda: tune(data=(X[:2], CLASSES[:2])), D, "2 rows"),
-    "two folds": Case(lambda: tune(folds=2), S, "three folds"),
+    "no folds": Case(lambda: tune(folds=0), S, "`folds` must be a number ≥ 3"),
+    "two folds": Case(lambda: tune(folds=2), S, "`folds` must be a number ≥ 3"),
+    "one fold of valid": Case(lambda: tune(valid=(X, CLASSES), folds=1), S, "`folds` must be a number ≥ 2"),
     "two pairs of rows": Case(lambda: tune(folds=[([0, 1], [2, 3]), ([2, 3], [0, 1])]), S, "three folds"),
     "folds as text": Case(lambda: tune(folds="five"), S, "folds"),
     "groups without a splitter": Case(lambda: tune(groups=[0] * ROWS), S, "`groups` needs"),
@@ -108,7 +110,7 @@ def test_a_mistake_has_a_clear_error(name: str) -> None:
 
 def test_two_folds_are_refused_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "find_learning_rate", lambda *_: pytest.fail("the search has begun"))
-    check_refused(Case(lambda: tune(folds=2, inner=None), S, "three folds"))
+    check_refused(Case(lambda: tune(folds=2, inner=None), S, "≥ 3"))
 
 
 def test_a_run_folder_that_is_a_file_is_refused_before_the_search(

@@ -93,7 +93,7 @@ def test_parts_of_equal_training_rows_are_one() -> None:
     assert [(part.train.tolist(), part.valid.tolist()) for part in found] == [([0, 1], [3, 4, 5]), ([0, 2], [4])]
 
 
-@pytest.mark.parametrize("folds", [2, [([0, 1], [2, 3])]], ids=["two folds", "one pair"])
+@pytest.mark.parametrize("folds", [KFold(2), [([0, 1], [2, 3])]], ids=["two folds", "one pair"])
 def test_too_few_folds_are_refused(folds: Any) -> None:
     with pytest.raises(pt.SettingError, match="three folds or more"):
         hold_out_folds(folds_of(folds=folds), reach=2)

@@ -48,7 +48,7 @@ class Folds:
         return Folds(_checked([FoldRows(places(fold.train), places(fold.valid)) for fold in self.folds]), self.refit)
 
 
-def make_folds(source: Source, folds: Any, groups: Any, *, refit: bool) -> Folds:
+def make_folds(source: Source, folds: Any, groups: Any, *, refit: bool, least: int = 2) -> Folds:
     """Return the folds of a sample.
 
     Args:
@@ -56,6 +56,7 @@ def make_folds(source: Source, folds: Any, groups: Any, *, refit: bool) -> Folds
         folds: a number, a scikit-learn splitter, or pairs of row numbers `(train, valid)`; None for 5.
         groups: the group of every row, for a splitter that keeps groups together.
         refit: True if one more run trains on all rows.
+        least: the least number of folds.
 
     Raises:
         SettingError: `folds` is none of these.
@@ -70,7 +71,7 @@ def make_folds(source: Source, folds: Any, groups: Any, *, refit: bool) -> Folds
     if isinstance(folds, Iterable) and not isinstance(folds, (str, bytes)):
         return Folds(_from_pairs(folds, source.rows), refit)
     count = DEFAULT_FOLDS if folds is None else folds
-    check_count("folds", count, 2, words="a number ≥ 2, a scikit-learn splitter or pairs of row numbers")
+    check_count("folds", count, least, words=f"a number ≥ {least}, a scikit-learn splitter or pairs of row numbers")
     if source.rows < count:
         raise DataError(f"`data` has {source.rows} rows and cannot be split into {count} folds")
     return Folds(_stratified(source.rows, count, _labels(source)), refit)

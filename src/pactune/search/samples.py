@@ -48,7 +48,7 @@ def one_sample(data: Any, valid: Any, folds: Any, groups: Any, device: torch.dev
         if isinstance(part, IterableDataset):
             raise DataError(f"`{role}` is an IterableDataset, whose rows have no number; use a Dataset with a length")
     if valid is None:
-        found = make_folds(as_source(data, role="data", device=device), folds, groups, refit=True)
+        found = make_folds(as_source(data, role="data", device=device), folds, groups, refit=True, least=3)
         return Sample(data, found.folds, refit=True)
     if groups is not None:
         raise SettingError("`groups` belongs to folds of `data`; with `valid` leave it out")

@@ -147,8 +147,8 @@ class _TunedEstimator(BaseEstimator):  # type: ignore[misc]
         number = isinstance(self.folds, Integral) and not isinstance(self.folds, bool)
         folds = min(int(self.folds), max(3, len(values) // 2)) if number else self.folds
         if number or folds is None or hasattr(folds, "split"):
-            return make_folds(_source(labels), folds, None, refit=True).folds
-        found = make_folds(_source(torch.zeros(data.rows, device="cpu")), folds, None, refit=True)
+            return make_folds(_source(labels), folds, None, refit=True, least=3).folds
+        found = make_folds(_source(torch.zeros(data.rows, device="cpu")), folds, None, refit=True, least=3)
         return found.within(torch.as_tensor(data.kept, device="cpu")).folds
 
     def _location(self, data: TrainingRows) -> tuple[Array, Array]:
