@@ -25,45 +25,57 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
+def advance(shown: callbacks.Progress, clock: list[float], *seconds: float, words: str = "") -> None:
+    """Finish parts that take so many seconds."""
+    for duration in seconds:
+        clock.append(duration)
+        shown.advance(words)
+
+
 def test_lines_name_the_stage_and_estimate_the_time_left(clock: list[float], capsys: Any) -> None:
     with progress_for(True, total=4) as shown:
         shown.begin("decays", 4)
-        clock.append(2.0)
-        shown.advance()
-        shown.begin("tuning", 9)
-        clock.append(4.0)
-        shown.advance("risk 1")
+        advance(shown, clock, 2.0, 2.0, 2.0)
+        shown.begin("tuning", 7)
+        advance(shown, clock, 5.0, words="risk 1")
+    assert capsys.readouterr().err.splitlines()[2:] == [
+        "decays 3/4, about 2 s left",
+        "tuning 4/10: risk 1, about 18 s left",
+    ]
+
+
+def test_the_first_part_which_records_the_steps_says_nothing_about_the_others(clock: list[float], capsys: Any) -> None:
+    with progress_for(True, total=50) as shown:
+        advance(shown, clock, 20.0, 1.0, 1.0, 1.0)
     assert capsys.readouterr().err.splitlines() == [
-        "decays 1/4, about 6 s left",
-        "tuning 2/10: risk 1, about 24 s left",
+        "outer step 1/50",
+        "outer step 2/50",
+        "outer step 3/50, about 47 s left",
+        "outer step 4/50, about 46 s left",
     ]
 
 
 def test_the_last_part_leaves_no_time(clock: list[float], capsys: Any) -> None:
-    with progress_for(True, total=2) as shown:
-        for _ in range(3):
-            clock.append(1.0)
-            shown.advance()
-    assert [line.rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()] == ["left", "2/2", "3/3"]
+    with progress_for(True, total=4) as shown:
+        advance(shown, clock, 1.0, 1.0, 1.0, 1.0, 1.0)
+    assert [line.rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()[2:]] == ["left", "4/4", "5/5"]
 
 
 def test_long_times_are_in_minutes_and_hours(clock: list[float], capsys: Any) -> None:
-    with progress_for(True, total=3) as shown:
-        clock.append(100.0)
-        shown.advance()
-        clock.append(10_000.0)
-        shown.advance()
-    first, second = capsys.readouterr().err.splitlines()
+    with progress_for(True, total=5) as shown:
+        advance(shown, clock, 100.0, 100.0, 100.0, 14_950.0)
+    *_, first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("about 3 min 20 s left")
     assert second.endswith("about 1 h 24 min left")
 
 
 def test_steps_before_a_resumed_run_take_no_time(clock: list[float], capsys: Any) -> None:
     with progress_for(True, total=10) as shown:
-        shown.on_resume(None, [{}] * 8)
-        clock.append(3.0)
-        shown.on_outer_step(None, {"objective": 0.5})
-    assert capsys.readouterr().err == "outer step 9/10: objective 0.5, about 3 s left\n"
+        shown.on_resume(None, [{}] * 6)
+        for seconds in (9.0, 3.0, 3.0):
+            clock.append(seconds)
+            shown.on_outer_step(None, {"objective": 0.5})
+    assert [line.rpartition("0.5")[2] for line in capsys.readouterr().err.splitlines()] == ["", "", ", about 3 s left"]
 
 
 def test_the_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
@@ -73,10 +85,9 @@ def test_the_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, clock: list[flo
     with progress_for(True, total=4) as shown:
         assert isinstance(shown, callbacks.ProgressBar)
         shown.begin("tuning", 4)
-        clock.append(2.0)
-        shown.advance("risk 1")
+        advance(shown, clock, 2.0, 6.0, 6.0, words="risk 1")
         (task,) = shown.bar.tasks
-    assert (task.fields["stage"], task.completed, task.total) == ("tuning", 1, 4)
+    assert (task.fields["stage"], task.completed, task.total) == ("tuning", 3, 4)
     assert task.description == "about 6 s left, risk 1"
 
 

@@ -29,6 +29,7 @@ __all__ = [
 
 LINE_SECONDS = 10.0  # at most one plain line in this time
 BAR_WIDTH = 16  # characters
+FEW = 2  # parts after the first one, before the time left is estimated
 
 
 class Callback:
@@ -82,6 +83,7 @@ class Progress(Callback):
     def __init__(self, total: int) -> None:
         self._stage, self._done, self._total = "outer step", 0, total
         self._resumed, self._start = 0, time.monotonic()
+        self._first = self._start  # the end of the first part
 
     def begin(self, stage: str, left: int) -> None:
         """Name what runs now. `left` is the number of parts to the end of the run, as far as it is known."""
@@ -91,6 +93,8 @@ class Progress(Callback):
         """Count a part as finished, and show some words about it with an estimate of the time left."""
         self._done += 1
         self._total = max(self._total, self._done)
+        if self._done - self._resumed == 1:
+            self._first = time.monotonic()
         self._show(words, self._time_left())
 
     def on_resume(self, tuner: Any, rows: list[Row]) -> None:
@@ -103,9 +107,14 @@ class Progress(Callback):
         self.advance(_summary(row))
 
     def _time_left(self) -> str:
-        """Return the time left if each part takes as long as the mean of the parts so far; empty at the end."""
-        elapsed = time.monotonic() - self._start
-        return time_left(elapsed, self._done - self._resumed, self._total - self._done)
+        """Return the time left if each part takes as long as the mean of the parts so far; empty if it is not known.
+
+        The first part does not count. It also records the steps, which can take longer than all parts after it.
+        """
+        measured = self._done - self._resumed - 1
+        if measured < FEW:
+            return ""
+        return time_left(time.monotonic() - self._first, measured, self._total - self._done)
 
     def _show(self, words: str, time_left: str) -> None:
         """Show the count, the words and the time left. Both texts may be empty."""
