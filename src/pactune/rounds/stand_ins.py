@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ def check_stand_ins(problem: Problem) -> None:
         SettingError: a risk reads a parameter in another place, treats the stand-ins in another way, runs code of the
             model in its backward pass, or writes into buffers that a step does not know.
     """
-    _refuse_gradient_hooks({**problem.leaves(), **problem.hyper_leaves()})
+    _refuse_gradient_hooks(problem)
     sides = (("train", problem.train_risk, problem.train), ("valid", problem.valid_risk, problem.valid))
     known = {id(buffer) for buffer in problem.buffers().values()}
     others = {name: buffer for name, buffer in problem.hyper.named_buffers() if id(buffer) not in known}
@@ -40,8 +41,13 @@ def check_stand_ins(problem: Problem) -> None:
             _check_unchanged(f"the {role} loss", before, [problem.buffers(), others])
 
 
-def _refuse_gradient_hooks(parameters: Params) -> None:
-    for name, p in parameters.items():
+def _own_parameters(problem: Problem) -> list[tuple[str, Tensor]]:
+    """Return the modules' own θ and λ, with their names."""
+    return [*problem.leaves().items(), *problem.hyper_leaves().items()]
+
+
+def _refuse_gradient_hooks(problem: Problem) -> None:
+    for name, p in _own_parameters(problem):
         if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
             raise SettingError(
                 f"the parameter {name} has gradient hooks, which the tensors in its place do not have; remove "
@@ -72,19 +78,18 @@ def _check_side(problem: Problem, role: str, risk: Risk, batch: Batch) -> None:
 
 
 def _check_gradient(problem: Problem, role: str, found: Tensor, inputs: list[Tensor]) -> None:
-    own = {**problem.leaves(), **problem.hyper_leaves()}
-    buffers = clone(problem.buffers())
+    own, buffers = _own_parameters(problem), clone(problem.buffers())
+    every = [*inputs, *(p for _, p in own)]
 
-    def gradient(*held: Params) -> list[Tensor | None]:
-        """Return the gradient while the modules hold these θ and λ."""
-        every = [*inputs, *own.values()]
-        return problem.at(
-            *held, buffers, lambda: [*torch.autograd.grad(found, every, retain_graph=True, allow_unused=True)]
-        )
+    def gradient(params: Params, hyper: Params) -> list[Tensor | None]:
+        """Return the gradient by all tensors while the modules hold these θ and λ."""
+        found_at = partial(torch.autograd.grad, found, every, retain_graph=True, allow_unused=True)
+        return [*problem.at(params, hyper, buffers, found_at)]
 
     at = leaves(problem.parameters()), leaves(problem.hyperparameters())
-    without = gradient(*(leaves(map_tree(lambda p: torch.full_like(p, torch.nan), tree)) for tree in at))
-    around = [name for name, g in zip(own, without[len(inputs) :], strict=True) if g is not None]
+    nothing = [leaves(map_tree(lambda p: torch.full_like(p, torch.nan), tree)) for tree in at]
+    without = gradient(*nothing)
+    around = [name for (name, _), g in zip(own, without[len(inputs) :], strict=True) if g is not None]
     if around:
         raise SettingError(
             f"the {role} loss reads {around[0]} from a list or a variable that keeps the parameter itself; read it "
