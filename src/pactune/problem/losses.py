@@ -19,6 +19,7 @@ from pactune.problem.model_inputs import inputs_and_target
 
 __all__ = ["Closure", "Losses", "Metrics", "accuracy", "losses_of_rows"]
 
+NO_GRAPH = "does not require grad"  # in the error of `torch.autograd.grad` where no graph was made
 Closure = Callable[[nn.Module, Any, nn.Module], Tensor]
 Metrics = Callable[[nn.Module, Any], Mapping[str, Tensor | float]]
 
@@ -56,6 +57,7 @@ class Losses:
         self._train_loss, self._valid_loss = train_loss, valid_loss
         self._metrics = metrics or (accuracy if loss is not None else None)
         self._weigher = weigher
+        self._differentiates = False  # True once a loss failed for want of a graph
         self.knows_rows = knows_reduction(self._loss)
         self.reduction = stated_reduction(self._loss)
 
@@ -86,7 +88,7 @@ class Losses:
     def train(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
         """Return the training loss of a batch, without a penalty."""
         if self._train_loss is not None:
-            return self._train_loss(model, batch.data, hyper)
+            return self._called(partial(self._train_loss, model, batch.data, hyper))
         if self._weigher is None:
             return self._short(model, batch)
         if not self.knows_rows:
@@ -99,7 +101,7 @@ class Losses:
     def valid(self, model: nn.Module, hyper: nn.Module, batch: Batch) -> Tensor:
         """Return the validation loss of a batch."""
         if self._valid_loss is not None:
-            return self._valid_loss(model, batch.data, hyper)
+            return self._called(partial(self._valid_loss, model, batch.data, hyper))
         return self._short(model, batch)
 
     def rows(self, model: nn.Module, batches: Iterable[Batch]) -> Tensor | None:
@@ -143,10 +145,24 @@ class Losses:
         return _checked_metrics(found)
 
     def _short(self, model: nn.Module, batch: Batch, **options: str) -> Tensor:
-        assert self._loss is not None
-        parts = inputs_and_target(batch.data)
-        found: Tensor = self._loss(parts.apply(model), parts.target, **options)
-        return found
+        loss, parts = self._loss, inputs_and_target(batch.data)
+        assert loss is not None
+        return self._called(lambda: loss(parts.apply(model), parts.target, **options))
+
+    def _called(self, loss: Callable[[], Tensor]) -> Tensor:
+        """Call a loss. One that takes gradients itself, such as a gradient penalty, needs a graph in `no_grad` too."""
+        if torch.is_grad_enabled():
+            return loss()
+        if not self._differentiates:
+            try:
+                return loss()
+            except RuntimeError as error:
+                if NO_GRAPH not in str(error):
+                    raise
+        with torch.enable_grad():
+            value = loss()
+        self._differentiates = True
+        return value.detach() if isinstance(value, Tensor) else value
 
 
 def losses_of_rows(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
