@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pactune as pt
+from pactune.errors import SettingError
 from pactune.problem.modules import copied, frozen_parts
 from pactune.results.callbacks import Callback
 
@@ -86,6 +87,55 @@ def test_another_tuner_and_a_copy_find_the_frozen_parts_again() -> None:
     assert frozen_parts(model) == {model[1]}
     (twin,) = copied(model)
     assert frozen_parts(twin) == {twin[1]}
+
+
+class NormsAtRest(nn.Sequential):
+    """Keeps its normalisation in `eval()` mode, and notes its mode, as some detectors do."""
+
+    noisy = True
+
+    def train(self, mode: bool = True) -> NormsAtRest:
+        super().train(mode)
+        self[1].eval()
+        self.noisy = mode
+        return self
+
+
+class Merging(nn.Linear):
+    """Adds a trained matrix to its weight in `eval()` mode, as adapters do that merge."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.weight.requires_grad_(False)
+        self.added, self.merged = nn.Parameter(torch.zeros(3, 4)), False
+
+    def train(self, mode: bool = True) -> Merging:
+        if mode == self.merged:
+            self.weight.data += -self.added if mode else self.added
+            self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + (0 if self.merged else x @ self.added.T)
+
+
+@pytest.mark.parametrize("parts", [(3,), (1, 2)])
+def test_a_train_method_of_the_models_own_is_called(parts: tuple[int, ...]) -> None:
+    model = NormsAtRest(*network())
+    tuner = tuner_of(model)
+    for outer_steps in parts:
+        tuner.fit(outer_steps, progress=False)
+    assert int(model[1].num_batches_tracked) == 0  # type: ignore[arg-type]
+    assert not model.noisy
+    with tuner.problem.training_mode():
+        assert model.noisy
+        tuner.problem.evaluate(tuner.problem.valid)
+        assert model.noisy
+
+
+def test_a_model_that_merges_weights_in_eval_mode_is_refused() -> None:
+    with pytest.raises(SettingError, match="switch merging off"):
+        tuner_of(Merging()).fit(1, progress=False)
 
 
 def test_a_users_own_train_call_wins() -> None:

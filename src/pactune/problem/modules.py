@@ -24,6 +24,7 @@ __all__ = [
     "copied",
     "evaluating",
     "frozen_parts",
+    "has_own_train",
     "mode",
     "refuse_complex",
     "refuse_torchscript",
@@ -251,8 +252,8 @@ def frozen_parts(model: nn.Module) -> set[nn.Module]:
 
 
 def wake(model: nn.Module) -> None:
-    """Put a model into training mode, all but its frozen parts."""
-    if not model.training:
+    """Put a model into training mode, all but its frozen parts. A `train` of its own may freeze further parts."""
+    if not model.training or has_own_train(model):
         frozen = frozen_parts(model)
         model.train()
         for part in frozen:
@@ -276,14 +277,21 @@ def copied(model: nn.Module, *others: Any) -> tuple[Any, ...]:
 
 @contextmanager
 def restored_mode(model: nn.Module) -> Iterator[None]:
-    """Restore the training flag of every module on exit."""
+    """Restore the training flag of every module on exit, and what a `train` of its own sets with it."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         yield
     finally:
+        if model.training is not flags[0][1] and has_own_train(model):
+            model.train(flags[0][1])
         for module, flag in flags:
             if module.training is not flag:  # an assignment to an attribute of a module takes long
                 module.training = flag
+
+
+def has_own_train(model: nn.Module) -> bool:
+    """Return True if a class inside a model overrides `train`."""
+    return any(type(module).train is not nn.Module.train for module in model.modules())
 
 
 @contextmanager

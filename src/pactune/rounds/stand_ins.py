@@ -11,6 +11,7 @@ from torch import Tensor
 from pactune.errors import SettingError
 from pactune.problem import Problem
 from pactune.problem.data import Batch
+from pactune.problem.modules import has_own_train, mode
 from pactune.streams import forked_rng, seed_forward
 from pactune.trees import Params, clone, leaves, map_tree
 
@@ -31,6 +32,7 @@ def check_stand_ins(problem: Problem) -> None:
             model in its backward pass, or writes into buffers that a step does not know.
     """
     _refuse_gradient_hooks(problem)
+    _refuse_merged_weights(problem)
     sides = (("train", problem.train_risk, problem.train), ("valid", problem.valid_risk, problem.valid))
     known = {id(buffer) for buffer in problem.buffers().values()}
     others = {name: buffer for name, buffer in problem.hyper.named_buffers() if id(buffer) not in known}
@@ -53,6 +55,27 @@ def _refuse_gradient_hooks(problem: Problem) -> None:
                 f"the parameter {name} has gradient hooks, which the tensors in its place do not have; remove "
                 "them. To keep a part of a parameter fixed, mask it in the forward, as a parametrization of torch does"
             )
+
+
+def _refuse_merged_weights(problem: Problem) -> None:
+    """Raise if `eval()` changes tensors of the model, as adapters do that are merged into their layers."""
+    if not has_own_train(problem.model):
+        return
+
+    def eval_changes_tensors() -> bool:
+        before = [(tensor, tensor.detach().clone()) for tensor in problem.tensors()]
+        with problem.training_mode(), mode(problem.model, training=False):
+            changed = [tensor for tensor, old in before if not torch.equal(tensor, old)]
+        for tensor, old in before:
+            tensor.detach().copy_(old)
+        return bool(changed)
+
+    moved = map_tree(lambda p: p + 1, problem.parameters())  # adapters start at 0
+    if problem.at(moved, problem.hyperparameters(), clone(problem.buffers()), eval_changes_tensors):
+        raise SettingError(
+            "`model.eval()` changes tensors of the model, and a run evaluates other tensors than those that were "
+            "changed; switch merging off, such as merge_weights=False"
+        )
 
 
 def _check_side(problem: Problem, role: str, risk: Risk, batch: Batch) -> None:
