@@ -49,6 +49,13 @@ class WrongDecay(pt.WeightDecay):
         return {name: 0.99 * value for name, value in super().penalty_vjp(params, cotangent).items()}
 
 
+class WrongGradient(pt.WeightDecay):
+    """A decay that states another gradient than that of its penalty."""
+
+    def penalty_gradient(self, params: Params) -> Params:
+        return {name: 1.01 * value for name, value in super().penalty_gradient(params).items()}
+
+
 def data(seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(ROWS, 6, generator=generator), torch.randint(0, 3, (ROWS,), generator=generator)
@@ -220,3 +227,8 @@ def test_an_optimizer_of_torch_is_judged_by_the_step_in_its_place(decay: Any) ->
     settings = {"hypergradient": pt.Truncated(1), "path_hypergradient": pt.Truncated(0)}
     check = pt.check_hypergradient(tuner(None, inner=inner, decay=decay, **settings), directions=1)
     assert check.outcome == ("passed" if decay is pt.WeightDecay else "failed"), check
+
+
+def test_a_wrong_gradient_of_a_penalty_is_named() -> None:
+    with pytest.raises(pt.GradientError, match="is not the gradient of its `penalty`: it differs by"):
+        pt.check_hypergradient(tuner(None, decay=WrongGradient), directions=1)

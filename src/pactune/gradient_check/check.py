@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pactune.checks import check_count, check_seed, check_type
-from pactune.errors import SettingError
+from pactune.errors import GradientError, SettingError
 from pactune.gradient_check.anchored import (
     Exact,
     RecordedChain,
@@ -33,7 +33,7 @@ from pactune.rounds.inputs import RunInputs
 from pactune.rounds.plan import RoundOutcome, RoundPlan, RoundRequest, mean_outcome
 from pactune.rounds.round import run_round
 from pactune.streams import Streams
-from pactune.trees import Params, add, axpy, clone, dot, norm, scale
+from pactune.trees import Params, add, axpy, clone, detach, dot, leaves, norm, scale, split, sub
 from pactune.tuning.outer_run import OuterRun
 from pactune.tuning.tuner import Tuner
 
@@ -122,6 +122,10 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
             kinks.
         seed: the seed of the directions.
 
+    Raises:
+        GradientError: a hyperparameter module states another gradient than that of its penalty. The objective takes
+            what it states, so finite differences would not show it.
+
     Example:
         >>> import pactune as pt
         >>> model = torch.nn.Linear(3, 2)
@@ -141,6 +145,7 @@ def check_hypergradient(tuner: Tuner, *, directions: int = 5, seed: int = 0) -> 
     if tuner.outer_run.ranks.count > 1:
         raise SettingError("`tuner` must run in one process to be checked; make it without `parallel`")
     parts = _in_double(tuner.outer_run)
+    _check_penalty(parts[0])
     outcome = mean_outcome([part.run() for part in parts])
     gradient, estimator = outcome.gradient(parts[0].plan.zeta), parts[0].plan.risk_estimator
     if isinstance(estimator, ValueFunctionGap):
@@ -185,6 +190,25 @@ class _RecordedPart(NamedTuple):
         objective, empty = self.plan.trajectory.objective, torch.zeros(0, device=self.plan.trajectory.problem.device)
         here = path_sums(self.plan, self.paths, self.hyper) if objective.has_path else empty
         return lambda at: anchored_regularizer(self.plan, self.paths, here, at)
+
+
+def _check_penalty(part: _RecordedPart) -> None:
+    """Raise if the closed form `penalty_gradient` is not the θ-gradient of `penalty`."""
+    problem, params = part.plan.trajectory.problem, leaves(part.paths[0].states[0].params)
+    if not problem.has_penalty:
+        return
+    stated = detach(problem.penalty_gradient(params, part.hyper))
+    with torch.enable_grad():
+        value = problem.penalty(params, part.hyper)
+    found = torch.autograd.grad(value, list(params.values()), allow_unused=True) if value.requires_grad else []
+    wanted = split([*found, *[None] * (len(params) - len(found))], params)[0]
+    gap = sub({name: stated.get(name, torch.zeros_like(p)) for name, p in wanted.items()}, wanted)
+    if float(norm(gap)) > TOLERANCE * float(norm(wanted)):
+        raise GradientError(
+            f"`penalty_gradient` of a hyperparameter module is not the gradient of its `penalty`: it differs by "
+            f"{float(norm(gap)):.3g}, and the gradient has norm {float(norm(wanted)):.3g}; correct it, or remove it to "
+            "let autograd take its place"
+        )
 
 
 def _compare(
