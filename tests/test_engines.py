@@ -106,6 +106,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "online, positive": {"online": True, "hyper": lambda net: pt.WeightDecay(net, positive=True)},
     "online, BatchNorm": {"online": True, "model": "conv", "path_stride": 2},
     "path through a step": {"path_hypergradient": pt.Truncated(1)},
+    "proximal steps": {"hyper": lambda net: pt.L1(net, init=0.01), "inner": pt.Adam(lr=0.05)},
+    "proximal steps, online": {"hyper": lambda net: pt.L1(net), "inner": pt.Adam(lr=0.05), "online": True},
 }
 
 

@@ -95,7 +95,9 @@ class Adam(Dynamics):
         moved, eta = decay(moved, inputs, inputs.numbers["lr"]) if self.decoupled else moved, inputs.numbers["lr"]
 
         def size(name: str) -> Number:
-            return step_size(eta, inputs.factors, name) / self._denominator(slots["second"][name], inputs)
+            # A number over a tensor is the product with its reciprocal, and a tensor over a tensor is rounded once. A
+            # recording has tensors in place of numbers and must give the same bits.
+            return step_size(eta, inputs.factors, name) * (1 / self._denominator(slots["second"][name], inputs))
 
         return proximal(moved, inputs, size)
 
