@@ -150,7 +150,8 @@ def test_langevin_noise_has_variance_two_eta_over_tau() -> None:
     eta, tau, count = 0.3, 20.0, 100_000
     zeros = {"w": torch.zeros(count, dtype=torch.float64)}
     noise = {"w": torch.randn(count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
-    moved, _ = pt.Langevin(eta, tau).step(zeros, {}, StepInputs(zeros, None, {}, noise, {"lr": eta}))
+    dynamics = pt.Langevin(eta, tau)
+    moved, _ = dynamics.step(zeros, {}, StepInputs(zeros, None, {}, noise, dynamics.numbers(0)))
     expected = 2 * eta / tau
     error = expected * math.sqrt(2 / count)  # 0.0045 of the variance; a lost factor 2 is 200 of them
     assert abs(float(moved["w"].var()) - expected) < 4 * error

@@ -92,6 +92,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "learning rates": {"hyper": pt.LearningRates, "model": "mlp"},
     "example weights": {"hyper": lambda net: pt.ExampleWeights(20), "batch_size": 5},
     "noise": {"inner": pt.Langevin(lr=0.1, inverse_temperature=100.0)},
+    "noise, another rate": {"inner": pt.Langevin(lr=0.05, inverse_temperature=100.0)},
     "schedule": {"inner": pt.SGD(lr=lambda t: 0.1 / (1 + t), momentum=0.9)},
     "stride": {"path_stride": 3},
     "clipped": {"objective": pt.PACBayes(zeta=0.1, clip_train=0.5, clip_valid=0.5)},

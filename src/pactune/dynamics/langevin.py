@@ -61,18 +61,19 @@ class Langevin(Dynamics):
         """Return τ; None if it is infinite."""
         return self.inverse_temperature if math.isfinite(self.inverse_temperature) else None
 
+    def numbers(self, step: int) -> dict[str, float]:
+        """Return η_t, and the standard deviation of the noise."""
+        eta = self.learning_rate(step)
+        return {"lr": eta, "noise": (2 / self.inverse_temperature * eta) ** 0.5}
+
     def step(self, params: Params, slots: Slots, inputs: StepInputs) -> tuple[Params, Slots]:
         """Return θ_{t+1}."""
         eta = inputs.numbers["lr"]
         moved = descend(params, coupled(params, inputs, self.clip), eta, inputs.factors)
         if inputs.noise is None or math.isinf(self.inverse_temperature):
             return moved, slots
-        spread = 2 / self.inverse_temperature
-        noisy = {
-            name: p + (spread * step_size(eta, inputs.factors, name)) ** 0.5 * inputs.noise[name]
-            for name, p in moved.items()
-        }
-        return noisy, slots
+        spread, factors = inputs.numbers["noise"], {name: f**0.5 for name, f in inputs.factors.items()}
+        return {name: p + step_size(spread, factors, name) * inputs.noise[name] for name, p in moved.items()}, slots
 
     def pull_back(
         self, params: Params, slots: Slots, inputs: StepInputs, by_params: Params, by_slots: Slots
