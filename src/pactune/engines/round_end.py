@@ -168,7 +168,7 @@ def probe(trajectory: Trajectory, start: RoundStart, hyper: Params, data: RoundD
     state, drawn = start.carry.state, start.drawn or {}
     params, buffers, drawn, own = (_first(tree, stacked) for tree in (state.params, state.buffers, drawn, hyper))
     with torch.enable_grad():
-        at = leaves(params), leaves(own)
+        at = leaves(params), leaves(own) if problem.enters_losses else own
         found = [
             problem.train_risk(*at, clone(buffers), first_of_stack(data.steps.train[0])),
             problem.valid_risk(*at, clone(buffers), first_of_stack(data.final[0])),
