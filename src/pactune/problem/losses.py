@@ -115,15 +115,12 @@ class Losses:
         return torch.cat(found) if found else None
 
     def _rows(self, model: nn.Module, batch: Batch) -> Tensor | None:
-        if self.knows_rows:
-            return self._short(model, batch, reduction="none").reshape(batch.rows, -1).mean(1)
         assert self._loss is not None
         parts = inputs_and_target(batch.data)
-        outputs, target = parts.apply(model), parts.target
-        both = (outputs, target)
-        if not all(isinstance(one, Tensor) and one.ndim and len(one) == batch.rows for one in both):
+        both = outputs, target = parts.apply(model), parts.target
+        if not self.knows_rows and not all(_has_rows(one, batch.rows) for one in both):
             return None
-        return _loss_of_rows(self._loss, outputs, target)
+        return losses_of_rows(self._loss, outputs, target)
 
     def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor | float]:
         """Return the metrics of a batch.
@@ -163,6 +160,10 @@ class Losses:
             value = loss()
         self._differentiates = True
         return value.detach() if isinstance(value, Tensor) else value
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == rows
 
 
 def losses_of_rows(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:

@@ -90,8 +90,9 @@ def _check_side(problem: Problem, role: str, risk: Risk, batch: Batch) -> None:
         plain = value(problem.parameters(), problem.hyperparameters())
     with torch.enable_grad():
         found = value(map_tree(lambda p: p * 1, params), hyper)
-    rounding = ROUNDING * torch.finfo(problem.dtype).eps
-    if not all(torch.allclose(one.detach(), wanted, rtol=rounding, equal_nan=True) for one in (plain, found)):
+    eps = torch.finfo(problem.dtype).eps
+    close = partial(torch.allclose, wanted, rtol=ROUNDING * eps, atol=eps, equal_nan=True)
+    if not all(close(one.detach()) for one in (plain, found)):
         raise SettingError(
             f"the {role} loss looks at `requires_grad`, `is_leaf` or the type of parameters, in which the tensors in "
             "their place differ; choose parameters by name"
